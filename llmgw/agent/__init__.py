@@ -1,0 +1,1 @@
+"""The node process: poll loop, supervisor, weights. It tells the truth about its node."""

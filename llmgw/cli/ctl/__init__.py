@@ -1,0 +1,1 @@
+"""`llmgw ctl …`: one module a command group."""

@@ -1,0 +1,208 @@
+"""`agent.yaml`: one node's agent. Keys and defaults as operators know them."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from llmgw.config.base import Duration, Model
+from llmgw.messages.agent import NODE_ID_PATTERN
+
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
+
+
+class AgentTls(Model):
+    """Where the agent's own certificate and the authority's root lie."""
+
+    ca: str = "/etc/llmgw/ca.pem"
+    cert: str = "/etc/llmgw/agent.pem"
+    key: str = "/etc/llmgw/agent-key.pem"
+
+
+class FabricDeclaration(Model):
+    """A fabric's name and the adapters of this node that are cabled to it."""
+
+    name: str
+    hcas: list[str] = Field(default_factory=lambda: ["mlx5_0", "mlx5_1"], min_length=1, max_length=32)
+    """Adapters by name; `mlx5_0:1` names one port."""
+    rate_gbps: float | None = Field(None, gt=0, le=10000)
+    """What the links should run at; a slower one is a finding. Default: not checked."""
+
+    @field_validator("name")
+    @classmethod
+    def _fabric_name(cls, value: str) -> str:
+        if not _NAME.match(value):
+            raise ValueError(f"{value!r} is not a fabric name; use letters, digits, '.', '_' and '-'")
+        return value
+
+    @field_validator("hcas")
+    @classmethod
+    def _hcas(cls, value: list[str]) -> list[str]:
+        for hca in value:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(:\d{1,3})?", hca):
+                raise ValueError(f"{hca!r} is not an adapter name; write for example mlx5_0 or mlx5_0:1")
+        if len(set(value)) != len(value):
+            raise ValueError(f"hcas names an adapter twice: {', '.join(value)}")
+        return value
+
+
+class Discovery(Model):
+    """How GPUs and adapters are found."""
+
+    nvidia_smi: str = "nvidia-smi"
+    """The program, by name or path."""
+    ib_root: str = "/sys/class/infiniband"
+    """The folder with one folder an adapter."""
+    prefer_nvml: bool = True
+    """Ask the NVML library first. Not used when `nvidia_smi` names a path of its own."""
+    skip_gpus: list[int | str] = Field(default_factory=list)
+    """GPUs by index or UUID that llmgw never uses."""
+
+
+class LlamacppEngine(Model):
+    """llama.cpp's `llama-server`."""
+
+    bin: str = "llama-server"
+    parallel: int = Field(4, ge=1, le=1024)
+    """Requests that one server works on at a time."""
+
+
+class VllmEngine(Model):
+    """vLLM's `vllm` program."""
+
+    bin: str = "vllm"
+    launch_mode: Literal["mp", "ray"] = "mp"
+    """How replicas of several nodes start. Ray runs anyone's code, so it is opted into."""
+
+
+class SglangEngine(Model):
+    """The Python that has SGLang installed."""
+
+    python: str = "python3"
+
+
+class SimEngine(Model):
+    """The simulated engine, which needs no GPU. Off unless it is asked for."""
+
+    enabled: bool = False
+
+
+class Engines(Model):
+    """The engines that this node may run; None means not on this node."""
+
+    llamacpp: LlamacppEngine | None = None
+    vllm: VllmEngine | None = None
+    sglang: SglangEngine | None = None
+    sim: SimEngine = SimEngine()
+
+
+class Supervisor(Model):
+    """How engines are kept."""
+
+    work_dir: str = "/var/lib/llmgw-agent"
+    log_lines: int = Field(512, ge=10, le=100_000)
+    """Lines of an engine's output kept in memory and sent with a failure."""
+    stop_timeout: Duration = 60.0
+    """Between SIGTERM and SIGKILL."""
+    health_interval: Duration = Field(2.0, gt=0)
+    """Between readiness checks."""
+    port_range: str = "21000-21999"
+    """Ports for engines and rendezvous, on the management address."""
+
+    @field_validator("port_range")
+    @classmethod
+    def _ports(cls, value: str) -> str:
+        match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", value)
+        if not match or not 1024 <= int(match[1]) < int(match[2]) <= 65535:
+            raise ValueError(f"{value!r} is not a range of ports like 21000-21999, from 1024 to 65535")
+        return value
+
+    @property
+    def ports(self) -> range:
+        """The range as numbers, both ends included."""
+        low, high = self.port_range.split("-")
+        return range(int(low), int(high) + 1)
+
+
+class AgentConfig(Model):
+    """One node's agent."""
+
+    node_id: str = Field(default_factory=lambda: socket.gethostname().lower())
+    server: str
+    """The agents' endpoint, `https://host:port`."""
+    tls: AgentTls = AgentTls()
+    mgmt_addr: str | None = None
+    """The node's address, on which engines listen. Default: that of `mgmt_interface`, else the one that
+    reaches the server."""
+    mgmt_interface: str | None = None
+    heartbeat_interval: Duration = Field(5.0, ge=0.05)
+    reconnect_base: Duration = Field(1.0, gt=0)
+    reconnect_max: Duration = Field(30.0, gt=0)
+    fabrics: list[FabricDeclaration] = Field(default_factory=list, max_length=16)
+    discovery: Discovery = Discovery()
+    engines: Engines = Engines()
+    supervisor: Supervisor = Supervisor()
+
+    @field_validator("node_id")
+    @classmethod
+    def _node_id(cls, value: str) -> str:
+        if not re.match(NODE_ID_PATTERN, value):
+            raise ValueError(
+                f"{value!r} is not a node id; it is the host name: lower-case letters, digits, '-' and '.', "
+                "beginning and ending with a letter or digit, at most 63"
+            )
+        return value
+
+    @field_validator("server")
+    @classmethod
+    def _server(cls, value: str) -> str:
+        parts = urlsplit(value)
+        try:
+            parts.port  # noqa: B018 - reading it raises for ports that are none
+        except ValueError:
+            raise ValueError(f"{value!r} has no valid port") from None
+        if parts.scheme != "https" or not parts.hostname or parts.path not in ("", "/"):
+            raise ValueError(f"{value!r} is not an address like https://gateway.example.org:8443")
+        return value.rstrip("/")
+
+    @field_validator("mgmt_addr")
+    @classmethod
+    def _mgmt_addr(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            address = ipaddress.ip_address(value)
+        except ValueError:
+            raise ValueError(f"{value!r} is not an IP address") from None
+        if address.is_unspecified or address.is_multicast or address.is_link_local:
+            raise ValueError(f"{value!r} is not an address that other nodes can reach; use a unicast address")
+        return str(address)
+
+    @model_validator(mode="after")
+    def _one_fabric_per_adapter(self) -> AgentConfig:
+        owner: dict[str, str] = {}
+        names: set[str] = set()
+        for fabric in self.fabrics:
+            if fabric.name in names:
+                raise ValueError(f"fabric {fabric.name!r} is declared twice; merge its hcas")
+            names.add(fabric.name)
+            for hca in fabric.hcas:
+                adapter = hca.partition(":")[0]
+                for other, other_fabric in owner.items():
+                    # `mlx5_0` is every port of the adapter; `mlx5_0:1` and `mlx5_0:2` may part.
+                    whole = ":" not in other or ":" not in hca
+                    shared = other == hca or (whole and other.partition(":")[0] == adapter)
+                    if shared and other_fabric != fabric.name:
+                        raise ValueError(
+                            f"adapter {adapter} is under two fabrics, {other_fabric!r} and {fabric.name!r}; "
+                            "an adapter is cabled to one"
+                        )
+                owner[hca] = fabric.name
+        if self.reconnect_max < self.reconnect_base:
+            raise ValueError("reconnect_max is below reconnect_base; raise it")
+        return self

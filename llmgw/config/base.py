@@ -1,0 +1,54 @@
+"""What every configuration model shares: unknown keys refused, durations as `5s` and `2m`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+
+def parse_duration_s(value: Any) -> float:
+    """Read `5s`, `2m`, `1h30m`, `250ms` or a plain number of seconds.
+
+    Raises ValueError with a sentence for anything else, negative numbers included.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"{value!r} is not a duration; write for example 5s, 2m or 1h30m")
+    if isinstance(value, (int, float)):
+        seconds = float(value)
+    else:
+        text = value.strip()
+        if re.fullmatch(r"\d+(\.\d+)?", text):
+            seconds = float(text)
+        else:
+            parts = _PART.findall(text)
+            if not parts or "".join(number + unit for number, unit in parts) != text:
+                raise ValueError(f"{value!r} is not a duration; write for example 5s, 2m or 1h30m")
+            seconds = sum(float(number) * _UNITS_S[unit] for number, unit in parts)
+    if not 0 <= seconds < 1e9:
+        raise ValueError(f"{value!r} is not a duration between 0 and 30 years")
+    return seconds
+
+
+def format_duration(seconds: float) -> str:
+    """The shortest spelling that `parse_duration_s` reads back: 300.0 → `5m`."""
+    if seconds < 1 and seconds:
+        return f"{seconds * 1000:g}ms"
+    for unit in ("d", "h", "m"):
+        if seconds and seconds % _UNITS_S[unit] == 0:
+            return f"{seconds / _UNITS_S[unit]:g}{unit}"
+    return f"{seconds:g}s"
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(format_duration, return_type=str)]
+"""Seconds as a float inside, `5s` or `2m` in the files."""
+
+
+class Model(BaseModel):
+    """A part of a configuration file. Unknown keys are refused; values do not change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, protected_namespaces=())

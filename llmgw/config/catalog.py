@@ -1,0 +1,223 @@
+"""The catalog: the models that should be served, and the profiles that say how."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cached_property
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from pydantic import Field, field_validator, model_validator
+
+from llmgw.config.base import Duration, Model
+
+EngineName = Literal["vllm", "sglang", "llamacpp", "sim"]
+Task = Literal["chat", "completion", "embedding", "rerank", "score", "transcription"]
+
+# A model name travels in JSON bodies, URLs and history; slashes and dots are common (`org/name`).
+_MODEL_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}$")
+_PROFILE_NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
+
+
+class Profile(Model):
+    """One way to run a model."""
+
+    name: str = "default"
+    engine: EngineName
+    nodes: int = Field(1, ge=1, le=256)
+    gpus_per_node: int = Field(1, ge=0, le=64)
+    tensor_parallel: int | None = Field(None, ge=1, le=1024)
+    """GPUs that share each layer. Default: all GPUs of the replica divided by `pipeline_parallel`."""
+    pipeline_parallel: int = Field(1, ge=1, le=256)
+    replicas: int = Field(1, ge=0, le=1000)
+    fabric: str | None = None
+    """Place on this fabric only. Default: any fabric that holds the whole replica."""
+    args: list[str] = Field(default_factory=list, max_length=256)
+    env: dict[str, str] = Field(default_factory=dict)
+    rendezvous_timeout: Duration = 120.0
+    """How long the leader waits for its workers."""
+    load_timeout: Duration = 1800.0
+    """How long an engine may load before its shard fails."""
+    stop_timeout: Duration | None = None
+    """Between SIGTERM and SIGKILL. Default: the agent's own `supervisor.stop_timeout`."""
+    stop_first: bool = False
+    """Stop a replica before its replacement is up, for fleets without room for both."""
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        if not _PROFILE_NAME.match(value):
+            raise ValueError(
+                f"{value!r} is not a profile name; use lower-case letters, digits, '-' and '_', at most 63"
+            )
+        return value
+
+    @field_validator("env")
+    @classmethod
+    def _env(cls, value: dict[str, str]) -> dict[str, str]:
+        for key in value:
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
+                raise ValueError(f"{key!r} is not an environment variable name")
+        return value
+
+    @model_validator(mode="after")
+    def _parallelism(self) -> Profile:
+        gpus = self.nodes * self.gpus_per_node
+        if self.nodes > 1 and self.gpus_per_node == 0:
+            raise ValueError("nodes is above 1 with gpus_per_node 0; a replica over several nodes needs GPUs")
+        if self.tensor_parallel is not None and gpus and self.tensor_parallel * self.pipeline_parallel != gpus:
+            raise ValueError(
+                f"tensor_parallel {self.tensor_parallel} × pipeline_parallel {self.pipeline_parallel} is not "
+                f"nodes {self.nodes} × gpus_per_node {self.gpus_per_node} = {gpus}; change one of them"
+            )
+        if self.tensor_parallel is None and gpus and gpus % self.pipeline_parallel:
+            raise ValueError(
+                f"pipeline_parallel {self.pipeline_parallel} does not divide the {gpus} GPUs of a replica"
+            )
+        return self
+
+    @property
+    def tensor_parallel_size(self) -> int:
+        """`tensor_parallel`, or its default from the GPUs of a replica."""
+        if self.tensor_parallel is not None:
+            return self.tensor_parallel
+        return max(1, self.nodes * self.gpus_per_node // self.pipeline_parallel)
+
+
+class StaticEndpoint(Model):
+    """An OpenAI-compatible server that llmgw does not run: `url`, and where its key lies."""
+
+    url: str
+    """`http://10.0.0.5:8000` or `https://api.example.org/prefix`; `/v1/…` is added."""
+    api_key_file: str | None = None
+    model: str | None = None
+    """The model's name there, when it differs."""
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        parts = urlsplit(value)
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+            raise ValueError(f"{value!r} is not a URL like http://10.0.0.5:8000 or https://host/prefix")
+        if parts.query or parts.fragment or parts.username or parts.password:
+            raise ValueError(f"{value!r} carries a query, a fragment or a password; keys go into api_key_file")
+        return value.rstrip("/").removesuffix("/v1")
+
+
+class CatalogModel(Model):
+    """A name that clients ask for, and its profiles or static endpoints."""
+
+    name: str
+    aliases: list[str] = Field(default_factory=list, max_length=32)
+    source: str = ""
+    """What the engine loads: `org/name`, an absolute path, `https://…/file.gguf`. Empty for `sim`."""
+    task: Task = "chat"
+    profiles: list[Profile] = Field(default_factory=list, max_length=32)
+    endpoints: list[StaticEndpoint] = Field(default_factory=list, max_length=64)
+    first_byte_timeout: Duration = 600.0
+    """How long a request may wait for its first byte before it is tried elsewhere or failed."""
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        return _model_name(value)
+
+    @field_validator("aliases")
+    @classmethod
+    def _aliases(cls, value: list[str]) -> list[str]:
+        return [_model_name(alias) for alias in value]
+
+    @model_validator(mode="after")
+    def _profiles(self) -> CatalogModel:
+        if not self.profiles and not self.endpoints:
+            raise ValueError(f"model {self.name!r} has neither profiles nor endpoints; give it one")
+        names = [profile.name for profile in self.profiles]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"model {self.name!r} has two profiles named {name!r}; rename one")
+        for profile in self.profiles:
+            if profile.engine != "sim" and not self.source:
+                raise ValueError(
+                    f"model {self.name!r} has no source, which profile {profile.name!r} "
+                    f"({profile.engine}) must load; set source to org/name, a path or a URL"
+                )
+        return self
+
+    @property
+    def served_names(self) -> list[str]:
+        """The name, then the aliases, each once."""
+        return list(dict.fromkeys([self.name, *self.aliases]))
+
+    @cached_property
+    def profile_hashes(self) -> dict[str, str]:
+        """Profile name → a short hash of everything that would change the running form.
+
+        Replica count and deadlines are left out: changing them restarts nothing.
+        """
+        return {profile.name: _hash(self, profile) for profile in self.profiles}
+
+
+class Catalog(Model):
+    """All models. Names and aliases are unique over the whole catalog."""
+
+    models: list[CatalogModel] = Field(default_factory=list, max_length=1000)
+
+    @model_validator(mode="after")
+    def _unique(self) -> Catalog:
+        owner: dict[str, str] = {}
+        for model in self.models:
+            for name in model.served_names:
+                if name in owner:
+                    raise ValueError(
+                        f"the name {name!r} belongs to both {owner[name]!r} and {model.name!r}; "
+                        "names and aliases are unique over the catalog"
+                    )
+                owner[name] = model.name
+        return self
+
+    @cached_property
+    def by_name(self) -> dict[str, CatalogModel]:
+        """Model name → model (aliases are not in it)."""
+        return {model.name: model for model in self.models}
+
+    def find(self, model: str, profile: str) -> tuple[CatalogModel, Profile] | None:
+        """The model and the profile by their names, or None."""
+        found = self.by_name.get(model)
+        if found is None:
+            return None
+        for candidate in found.profiles:
+            if candidate.name == profile:
+                return found, candidate
+        return None
+
+
+def _model_name(value: str) -> str:
+    if not _MODEL_NAME.match(value):
+        raise ValueError(
+            f"{value!r} is not a model name; it begins with a letter or digit and goes on with letters, digits "
+            "and . _ : / @ + -, at most 200"
+        )
+    return value
+
+
+def _hash(model: CatalogModel, profile: Profile) -> str:
+    parts: Annotated[list[object], "what the running form depends on"] = [
+        model.served_names,
+        model.source,
+        model.task,
+        profile.engine,
+        profile.nodes,
+        profile.gpus_per_node,
+        profile.tensor_parallel_size,
+        profile.pipeline_parallel,
+        profile.fabric,
+        profile.args,
+        sorted(profile.env.items()),
+    ]
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:12]

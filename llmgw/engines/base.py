@@ -1,0 +1,115 @@
+"""What every engine adapter answers. Adapters are pure: they read a spec and node facts and write a plan.
+
+The supervisor (in `agent/`) starts what the plan says and knows no engine by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from llmgw.config.agent import AgentConfig
+from llmgw.messages.agent import Gpu, ShardSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchContext:
+    """What the node adds to a spec.
+
+    `address` is the node's management address (engines listen there and nowhere else), `gpus` are the shard's
+    GPUs in the spec's order, `adapters` the usable ports of the shard's fabric as `mlx5_0:1`, `work_dir` the
+    shard's own folder. `http_port` is set on rank 0. `rendezvous_host`/`rendezvous_port` are where the leader
+    waits for workers: on rank 0 its own, on workers the leader's; None on replicas of one node.
+    `base_env` is the agent's own environment, of which adapters pass on only what engines need.
+    """
+
+    config: AgentConfig
+    address: str
+    gpus: list[Gpu]
+    work_dir: str
+    adapters: list[str] = field(default_factory=list)
+    mgmt_interface: str | None = None
+    http_port: int | None = None
+    rendezvous_host: str | None = None
+    rendezvous_port: int | None = None
+    base_env: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessPlan:
+    """One process: its name (also of its log file), command line and whole environment."""
+
+    name: str
+    argv: list[str]
+    env: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpCheck:
+    """A request and what proves success: any 2xx answer whose body is JSON without an `error` key."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlan:
+    """How a shard runs.
+
+    `sidecars` start before the engine, in order. `readiness` is None for workers, which serve nothing and are
+    ready when their process runs (their leader answers for them). `load` is the cheap check that is polled
+    while the engine loads (refused connections and 503 mean "still loading"); when it succeeds, `readiness`
+    (the one-token request) decides.
+    """
+
+    engine: ProcessPlan
+    sidecars: list[ProcessPlan] = field(default_factory=list)
+    load: HttpCheck | None = None
+    readiness: HttpCheck | None = None
+
+
+class EngineAdapter(Protocol):
+    """One engine. `name` is the catalog's word for it."""
+
+    name: str
+
+    def offered(self, config: AgentConfig) -> bool:
+        """True when this node is configured to run the engine."""
+        ...
+
+    def program(self, config: AgentConfig) -> str:
+        """The program that must exist and be executable, as configured (a name or a path)."""
+        ...
+
+    def problems(self, spec: ShardSpec, context: LaunchContext) -> list[str]:
+        """Sentences that say why this spec cannot run here; empty when it can. Touches no disk."""
+        ...
+
+    def plan(self, spec: ShardSpec, context: LaunchContext) -> LaunchPlan:
+        """Command lines, environments, and how readiness is seen. Only called when `problems` is empty."""
+        ...
+
+
+# Environment variables of the agent that an engine may inherit; everything else is the profile's to set.
+INHERITED_ENV = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "HF_HOME",
+    "HF_TOKEN",
+    "HF_HUB_OFFLINE",
+    "SSL_CERT_FILE",
+)
+
+
+def inherited_env(base: dict[str, str]) -> dict[str, str]:
+    """The part of the agent's environment that engines get."""
+    return {key: base[key] for key in INHERITED_ENV if key in base}

@@ -1,0 +1,1 @@
+"""GPUs, InfiniBand and RoCE ports, interfaces: read and parse, below roots that are parameters."""

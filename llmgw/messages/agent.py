@@ -1,0 +1,288 @@
+"""What agents and the server say to each other over `/agent/v1/…` (JSON, mutual TLS).
+
+Three calls: `register` says everything a node has and holds and answers with a session, `poll` waits for
+commands and acknowledges earlier ones, `report` carries heartbeats and transitions. Unknown fields are
+ignored on both sides, so that a newer peer may add some; what an older agent cannot answer is named in
+`features` and refused at once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from llmgw.messages.findings import Finding
+
+# Sizes are bounded where they enter: a node with 10,000 GPUs is a mistake or an attack.
+NODE_ID_PATTERN = r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$"
+GPUS_PER_NODE_MAX = 64
+PORTS_PER_NODE_MAX = 128
+SHARDS_PER_NODE_MAX = 256
+POLL_WAIT_S = 25.0
+BODY_BYTES_MAX = 16 * 1024 * 1024
+LOG_CHUNK_BYTES_MAX = 256 * 1024
+
+NodeId = Annotated[str, msgspec.Meta(pattern=NODE_ID_PATTERN)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+
+ShardPhase = Literal["fetching", "waiting", "starting", "ready", "stopping", "stopped", "failed"]
+# Phases in which a shard's processes may hold GPUs. `stopped` and `failed` are said only when nothing is left.
+LIVE_PHASES: frozenset[str] = frozenset({"fetching", "waiting", "starting", "ready", "stopping"})
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU as the driver describes it. `None` is unknown, never zero."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_total_mib: int | None = None
+    memory_used_mib: int | None = None
+    utilization_percent: int | None = None
+    temperature_c: int | None = None
+    pci_bus_id: str | None = None
+    numa_node: int | None = None
+    driver_version: str | None = None
+    usable: bool = True
+    reason: str | None = None
+    """Why it is not usable, as a sentence; None when it is."""
+
+
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    """One port of one InfiniBand or RoCE adapter, as sysfs tells it. `None` is unknown, never zero."""
+
+    adapter: str
+    port: int
+    link_layer: str | None = None
+    """`InfiniBand`, `Ethernet` or what the kernel wrote."""
+    state: str | None = None
+    """`ACTIVE`, `INIT`, `ARMED`, `DOWN`: the word of `ports/N/state` without its number."""
+    phys_state: str | None = None
+    """`LinkUp`, `Polling`, `Disabled`, …: the word of `ports/N/phys_state`."""
+    rate_gbps: float | None = None
+    rate_text: str | None = None
+    """`400 Gb/sec (4X NDR)`, as the kernel wrote it."""
+    lid: int | None = None
+    sm_lid: int | None = None
+    node_guid: str | None = None
+    port_guid: str | None = None
+    counters: dict[str, int | None] = {}
+
+
+class FabricOffer(msgspec.Struct, frozen=True, kw_only=True):
+    """What one node can do on one declared fabric. Not usable means not offered, and `reason` says why."""
+
+    name: str
+    adapters: list[str] = []
+    """Usable ports as NCCL names them, `mlx5_0:1`."""
+    usable: bool = False
+    reason: str | None = None
+    """A sentence that names adapter, port and remedy; None when the fabric is usable without reservation."""
+    rate_gbps: float | None = None
+    """The slowest active link, in Gb/s."""
+
+
+class EngineOffer(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine that this node is configured to run; `problem` is a sentence when it cannot."""
+
+    name: str
+    version: str | None = None
+    problem: str | None = None
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a node has, read afresh for each registration and heartbeat."""
+
+    gpus: Annotated[list[Gpu], msgspec.Meta(max_length=GPUS_PER_NODE_MAX)] = []
+    ports: Annotated[list[Port], msgspec.Meta(max_length=PORTS_PER_NODE_MAX)] = []
+    fabrics: Annotated[list[FabricOffer], msgspec.Meta(max_length=64)] = []
+    engines: Annotated[list[EngineOffer], msgspec.Meta(max_length=16)] = []
+    findings: Annotated[list[Finding], msgspec.Meta(max_length=256)] = []
+
+
+class Rendezvous(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the leader of a replica waits for its workers."""
+
+    host: str
+    port: int
+
+
+class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything needed to run one shard, and to recognise it later. It is kept on the node's disk whole.
+
+    `gpus` are UUIDs on this node. `rendezvous` is None for the leader (rank 0), whose agent chooses the
+    ports and reports them, and set for workers. `profile_hash` tells an outdated form from the current one.
+    """
+
+    shard_id: Name
+    replica_id: Name
+    model: Name
+    profile: Name
+    profile_hash: str
+    served_names: list[str]
+    rank: int = 0
+    nodes: int = 1
+    gpus: Annotated[list[str], msgspec.Meta(max_length=GPUS_PER_NODE_MAX)] = []
+    engine: Name
+    source: str = ""
+    task: str = "chat"
+    """`chat`, `completion`, `embedding`, …: which one-token request proves readiness."""
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    args: list[str] = []
+    env: dict[str, str] = {}
+    fabric: str | None = None
+    rendezvous: Rendezvous | None = None
+    rendezvous_timeout_s: float = 120.0
+    load_timeout_s: float = 1800.0
+    stop_timeout_s: float | None = None
+
+
+class HeldShard(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard that an agent holds, in whatever phase.
+
+    `version` counts this shard's transitions on its agent, from 1; a report with a version that the server
+    has seen changes nothing.
+    """
+
+    spec: ShardSpec
+    phase: ShardPhase
+    version: int = 1
+    http_port: int | None = None
+    """Where rank 0 serves (or will serve) HTTP, on the node's address."""
+    rendezvous_port: int | None = None
+    reason: str | None = None
+    exit_code: int | None = None
+    """Of the engine: negative is a signal, None is unknown (an adopted process that was not our child)."""
+    output_tail: list[str] = []
+    engine_pid: int | None = None
+    phase_age_s: float = 0.0
+    progress: Progress | None = None
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """Progress of a download or of loading. Rides on the shard's status; it is not a transition."""
+
+    what: str
+    done_bytes: int | None = None
+    total_bytes: int | None = None
+    note: str = ""
+
+
+class Register(msgspec.Struct, frozen=True, kw_only=True):
+    """A node says who it is, what it has and what it holds.
+
+    (`boot_id`, `instance`, `counter`) orders lives: `boot_id` is the kernel's, `instance` is made anew by each
+    agent process, `counter` grows with each registration of the process. `instance_started_at` is seconds
+    since that boot (CLOCK_BOOTTIME), so that a later process of one boot is known to be later.
+    """
+
+    node_id: NodeId
+    boot_id: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    instance: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    instance_started_at: float
+    counter: int
+    version: str
+    features: Annotated[list[str], msgspec.Meta(max_length=64)] = []
+    inventory: Inventory
+    held: Annotated[list[HeldShard], msgspec.Meta(max_length=SHARDS_PER_NODE_MAX)] = []
+
+
+class Registered(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's answer: the session that every later call carries."""
+
+    session: str
+    server_version: str
+    poll_wait_s: float = POLL_WAIT_S
+
+
+class StartShard(msgspec.Struct, frozen=True, kw_only=True, tag="start_shard"):
+    """Run this shard. A shard id that the agent holds already (in any phase) changes nothing."""
+
+    seq: int
+    spec: ShardSpec
+
+
+class StopShard(msgspec.Struct, frozen=True, kw_only=True, tag="stop_shard"):
+    """End this shard and everything that belongs to it. An id that is not held is answered with `stopped`."""
+
+    seq: int
+    shard_id: str
+    reason: str
+
+
+class ReadLog(msgspec.Struct, frozen=True, kw_only=True, tag="read_log"):
+    """Send a part of a shard's output: from `offset` bytes (None: the last `lines` lines) to the end."""
+
+    seq: int
+    request_id: str
+    shard_id: str
+    stream: str = "engine"
+    offset: int | None = None
+    lines: int = 100
+
+
+Command = StartShard | StopShard | ReadLog
+
+
+class Poll(msgspec.Struct, frozen=True, kw_only=True):
+    """Wait for commands. `acked` is the highest sequence number that was carried out, all lower ones included."""
+
+    session: str
+    acked: int = 0
+
+
+class Commands(msgspec.Struct, frozen=True, kw_only=True):
+    """Commands after `acked`, oldest first; empty when the wait was over."""
+
+    commands: list[Command] = []
+
+
+class LogChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `ReadLog`. `offset` is where `text` begins, `next_offset` where to read on."""
+
+    request_id: str
+    shard_id: str
+    offset: int = 0
+    next_offset: int = 0
+    text: str = ""
+    error: str | None = None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Heartbeats, transitions and answers. `shards` holds every shard whose status the server must learn.
+
+    `inventory` is None in a report that only carries transitions. Every heartbeat carries all held shards;
+    a shard missing from one is not gone by that (only a registration is complete by definition).
+    """
+
+    session: str
+    inventory: Inventory | None = None
+    shards: Annotated[list[HeldShard], msgspec.Meta(max_length=SHARDS_PER_NODE_MAX)] = []
+    logs: Annotated[list[LogChunk], msgspec.Meta(max_length=64)] = []
+
+
+class Reported(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a report. Shards named in `forget` were ended and recorded: the agent may drop them."""
+
+    forget: list[str] = []
+
+
+class Renew(msgspec.Struct, frozen=True, kw_only=True):
+    """A certificate signing request for the very name that the connection proved."""
+
+    csr_pem: Annotated[str, msgspec.Meta(max_length=16384)]
+
+
+class Renewed(msgspec.Struct, frozen=True, kw_only=True):
+    """The new certificate, followed by the intermediate that signed it."""
+
+    cert_pem: str
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of every answer that is not 200. `code` is stable, `message` is a sentence for people."""
+
+    code: str
+    message: str

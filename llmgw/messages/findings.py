@@ -1,0 +1,24 @@
+"""One finding: what is wrong, where, why it matters, and what to type."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Severity = Literal["error", "warning", "info"]
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact that needs a person.
+
+    `check` is the stable name of the check that found it (`adapter-missing`), `where` names the thing
+    (`node01 mlx5_0`), `what` is one sentence, `why` says why it matters, `remedy` is what to type or do.
+    """
+
+    check: str
+    severity: Severity
+    where: str
+    what: str
+    why: str = ""
+    remedy: str = ""

@@ -1,0 +1,111 @@
+"""What the control process and the routers say to each other over a Unix socket.
+
+Frames are a 4-byte big-endian length and MessagePack of one of the tagged structs below. The control process
+connects to each router's socket; the router greets with `Hello`, which carries the table that it routes by, so
+that a restarted control process imports it before it changes anything.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FRAME_BYTES_MAX = 64 * 1024 * 1024
+
+
+class TableVersion(msgspec.Struct, frozen=True, order=True):
+    """(server epoch, number). Within an epoch a higher number is newer; a new epoch always replaces."""
+
+    epoch: str
+    number: int
+
+
+class RouteEndpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A host:port that requests may be sent to.
+
+    `id` is the replica id, or `static:MODEL:N` for a static endpoint. `base_path` is put before `/v1/…` of the
+    request (static endpoints behind a prefix). `api_key`, when set, is sent as `Authorization: Bearer …` in
+    the client's stead. `upstream_model`, when set, replaces the model name in the body (static endpoints that
+    know the model by another name).
+    """
+
+    id: str
+    host: str
+    port: int
+    node: str | None = None
+    tls: bool = False
+    base_path: str = ""
+    api_key: str | None = None
+    upstream_model: str | None = None
+
+
+class ModelRoute(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the routers know of a model. `reason` says why nothing is ready, for the 503."""
+
+    name: str
+    aliases: list[str] = []
+    endpoints: list[RouteEndpoint] = []
+    reason: str = ""
+    retry_after_s: int = 5
+    created_s: int = 0
+    first_byte_timeout_s: float = 600.0
+
+
+class RouteTable(msgspec.Struct, frozen=True, kw_only=True, tag="table"):
+    """The whole table. A router replaces the one it has, keeps this one on disk (0600), and acknowledges it."""
+
+    version: TableVersion
+    models: list[ModelRoute] = []
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
+    """A router's first frame on every connection."""
+
+    router_id: str
+    pid: int
+    software_version: str
+    listen: str
+    table: RouteTable | None = None
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One finished request. `status` is what the client got; 499 is a client that left."""
+
+    model: str
+    endpoint: str | None
+    status: int
+    retries: int = 0
+    first_byte_s: float | None = None
+    total_s: float = 0.0
+    stream: bool = False
+    error: str | None = None
+
+
+class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
+    """Sent every half second, and at once when a table was applied or an endpoint became idle.
+
+    `acked` is the version this router routes by now. `in_flight` counts requests by endpoint id, endpoints that
+    are no longer in the table included; an id that is missing has none. `alive` names endpoints that gave
+    body bytes or answered since the last frame; `refused` those whose connection failed. `dropped` counts
+    outcomes that were thrown away, oldest first, because nobody read.
+    """
+
+    acked: TableVersion | None = None
+    in_flight: dict[str, int] = {}
+    alive: list[str] = []
+    refused: list[str] = []
+    outcomes: list[Outcome] = []
+    dropped: int = 0
+
+
+class StopRouter(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
+    """Accept no more, finish what runs for at most `drain_s`, then exit."""
+
+    drain_s: float = 0.0
+
+
+FromServer = RouteTable | StopRouter
+FromRouter = Hello | Telemetry
+
+ErrorType = Literal["invalid_request_error", "not_found_error", "server_error", "service_unavailable"]

@@ -1,0 +1,1 @@
+"""The authority: issuing, renewing and revoking certificates, and TLS contexts."""

@@ -1,0 +1,1 @@
+"""Desired state and history in SQLite: never what is running."""

@@ -1,0 +1,1 @@
+"""Simulated hardware, the simulated engine, the demo and its scenarios."""
