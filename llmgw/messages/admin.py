@@ -1,0 +1,227 @@
+"""What the admin API answers, and so what `ctl -o json` prints: stable shapes, only ever added to.
+
+Times are seconds since the epoch (UTC), ages and durations seconds, sizes as their names say.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from llmgw.messages.agent import FabricOffer, Gpu, Port, Progress
+from llmgw.messages.findings import Finding
+
+
+class ShardView(msgspec.Struct, frozen=True, kw_only=True):
+    """One shard of a replica as the control plane sees it."""
+
+    shard_id: str
+    rank: int
+    node: str
+    gpus: list[int]
+    phase: str
+    """`commanded` (sent, not yet held), or the agent's own phase, or `lost`."""
+    reason: str | None = None
+    exit_code: int | None = None
+    engine_pid: int | None = None
+    output_tail: list[str] = []
+    progress: Progress | None = None
+
+
+class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica. `state` is starting, ready, draining, stopping, failed or adopting."""
+
+    replica_id: str
+    model: str
+    profile: str
+    engine: str
+    state: str
+    since: float
+    created_at: float
+    fabric: str | None = None
+    nodes: list[str]
+    endpoint: str | None = None
+    """`host:port` of the leader, once known."""
+    routed: bool = False
+    outdated: bool = False
+    """True when the catalog's profile has changed since this replica was started."""
+    replaces: str | None = None
+    reason: str | None = None
+    in_flight: int = 0
+    shards: list[ShardView]
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """One node. `state` is ready, unreachable, lost or unknown (not seen since the server started)."""
+
+    node_id: str
+    state: str
+    reason: str | None = None
+    address: str | None = None
+    version: str | None = None
+    cordoned: bool = False
+    draining: bool = False
+    drain_left: list[str] = []
+    """While draining: what cannot be moved, a sentence each."""
+    last_heard_s: float | None = None
+    """Seconds since the agent's last message."""
+    certificate_expires_at: float | None = None
+    gpus: list[Gpu] = []
+    gpus_in_use: list[int] = []
+    fabrics: list[FabricOffer] = []
+    ports: list[Port] = []
+    engines: list[str] = []
+    replicas: list[str] = []
+    findings: list[Finding] = []
+
+
+class FabricView(msgspec.Struct, frozen=True, kw_only=True):
+    """One fabric by name, over all nodes that declare it."""
+
+    name: str
+    nodes: list[str]
+    """Nodes on which it is usable."""
+    unusable: dict[str, str] = {}
+    """Node → why it is not offered there."""
+    gpus: int = 0
+    gpus_free: int = 0
+    rate_gbps: float | None = None
+    replicas: list[str] = []
+
+
+class ProfileView(msgspec.Struct, frozen=True, kw_only=True):
+    """One profile: how many replicas are wanted and in which state they are."""
+
+    name: str
+    engine: str
+    nodes: int
+    gpus_per_node: int
+    wanted: int
+    ready: int = 0
+    starting: int = 0
+    failed: int = 0
+    reason: str | None = None
+    """Why fewer than wanted are ready, in one sentence; None when all are."""
+
+
+class ModelView(msgspec.Struct, frozen=True, kw_only=True):
+    """One model of the catalog."""
+
+    name: str
+    aliases: list[str] = []
+    source: str = ""
+    task: str = "chat"
+    static_endpoints: list[str] = []
+    profiles: list[ProfileView] = []
+    endpoints_ready: int = 0
+
+
+class FilterTally(msgspec.Struct, frozen=True, kw_only=True):
+    """One filter of placement: its constant sentence and the nodes it refused."""
+
+    reason: str
+    nodes: list[str]
+
+
+class ExplainProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a profile runs where it does, or why it does not."""
+
+    name: str
+    wanted: int
+    ready: int
+    summary: str
+    placed: dict[str, list[str]] = {}
+    """Replica id → its nodes, leader first."""
+    feasible: list[str] = []
+    """Nodes that could host a shard right now."""
+    refused: list[FilterTally] = []
+    retry_in_s: float | None = None
+    """While backing off after failures."""
+    last_failure: str | None = None
+
+
+class ExplainView(msgspec.Struct, frozen=True, kw_only=True):
+    """`ctl explain MODEL`."""
+
+    model: str
+    profiles: list[ExplainProfile]
+
+
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One transition that is kept for ever. `subject` is a replica id, node id, or `model/profile`."""
+
+    id: int
+    at: float
+    kind: str
+    """`replica`, `node`, `fabric`, `catalog`, `operator`, `server`."""
+    subject: str
+    event: str
+    """The word for what happened: `starting`, `ready`, `failed`, `reaped`, `adopted`, `lost`, …"""
+    reason: str = ""
+    model: str | None = None
+    nodes: list[str] = []
+
+
+class LogView(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a shard's output; ask again from `next_offset` to follow."""
+
+    replica_id: str
+    rank: int
+    node: str
+    offset: int
+    next_offset: int
+    text: str
+    shard_over: bool = False
+    """True when the shard has ended, so that nothing more will come."""
+
+
+class TokenView(msgspec.Struct, frozen=True, kw_only=True):
+    """An admin token without its secret."""
+
+    name: str
+    created_at: float
+    last_used_at: float | None = None
+
+
+class NewToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A token just made: the only time that its secret is shown."""
+
+    name: str
+    token: str
+
+
+class ServerView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /api/v1/server`: what this control plane is doing."""
+
+    version: str
+    epoch: str
+    started_at: float
+    settling: bool
+    listen: str
+    routers: list[str] = []
+    problems: list[Finding] = []
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a change: one sentence, and what could not be done."""
+
+    message: str
+    warnings: list[str] = []
+
+
+class Scale(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /api/v1/models/{model}/scale`."""
+
+    replicas: int
+    profile: str | None = None
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /api/v1/nodes/{node}/drain`."""
+
+    force: bool = False
+
+
+class CreateToken(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /api/v1/tokens`."""
+
+    name: str
