@@ -1,0 +1,274 @@
+"""Makes an action happen in the fleet, and says what must be sent and what history keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from llmgw.config.catalog import Catalog, CatalogModel, Profile
+from llmgw.fleet.actions import (
+    Action,
+    AdoptReplica,
+    DrainReplica,
+    DropInherited,
+    EndSettling,
+    FailReplica,
+    NodeLost,
+    NodeUnreachable,
+    ReapReplica,
+    ReplicaReady,
+    ResumeReplica,
+    SendStop,
+    StartReplica,
+    StartWorkers,
+    StopReplica,
+)
+from llmgw.fleet.events import Event, node_event, replica_event
+from llmgw.fleet.model import (
+    GONE,
+    LOST,
+    Backoff,
+    Fleet,
+    NodeState,
+    Replica,
+    ReplicaState,
+    Shard,
+    shard_id_of,
+)
+from llmgw.fleet.settings import FleetSettings
+from llmgw.messages.agent import Rendezvous, ShardSpec
+
+
+@dataclass(slots=True)
+class Effects:
+    """What follows from actions: starts and stops to send, in order, and events to keep."""
+
+    starts: list[tuple[str, ShardSpec]] = field(default_factory=list)
+    """(node id, spec)."""
+    stops: list[tuple[str, str, str]] = field(default_factory=list)
+    """(node id, shard id, reason)."""
+    events: list[Event] = field(default_factory=list)
+
+
+def carry_out(
+    fleet: Fleet, catalog: Catalog, action: Action, now: float, settings: FleetSettings, effects: Effects
+) -> None:
+    """Change the fleet as the action says; add to `effects`. Actions about what is gone already do nothing."""
+    match action:
+        case EndSettling(reason):
+            fleet.settling_until = None
+            effects.events.append(Event("server", "settling", "over", reason))
+        case NodeUnreachable(node_id, reason):
+            _set_node(fleet, node_id, NodeState.UNREACHABLE, reason, now, effects)
+        case NodeLost(node_id, reason):
+            _lose_node(fleet, node_id, reason, now, effects)
+        case DropInherited(endpoint_id, reason):
+            inherited = fleet.inherited.pop(endpoint_id, None)
+            if inherited is not None and endpoint_id not in fleet.replicas:
+                effects.events.append(Event("replica", endpoint_id, "route withdrawn", reason, inherited.model))
+        case SendStop(node_id, shard_id, reason):
+            _send_stop(fleet, node_id, shard_id, reason, effects)
+        case StartReplica():
+            _start_replica(fleet, catalog, action, now, effects)
+        case _:
+            replica = fleet.replicas.get(action.replica_id)
+            if replica is not None:
+                _on_replica(fleet, replica, action, now, settings, effects)
+
+
+def forget_node(fleet: Fleet, node_id: str, now: float) -> None:
+    """Take a node out of the fleet with everything that was believed to run there."""
+    for _, shard in fleet.shards_on(node_id):
+        shard.phase, shard.since, shard.reason = GONE, now, f"{node_id} was removed"
+    fleet.nodes.pop(node_id, None)
+
+
+def _on_replica(
+    fleet: Fleet,
+    replica: Replica,
+    action: Action,
+    now: float,
+    settings: FleetSettings,
+    effects: Effects,
+) -> None:
+    match action:
+        case AdoptReplica():
+            leader = replica.leader
+            ready = leader is not None and leader.phase == "ready"
+            replica.was_ready = replica.was_ready or ready
+            replica.ready_at = now if ready else None
+            replica.witnessed_at = max(replica.witnessed_at, now) if ready else replica.witnessed_at
+            state = ReplicaState.READY if ready else ReplicaState.STARTING
+            _set(replica, state, now, effects, event="adopted", reason=f"running as reported; {state}")
+            fleet.inherited.pop(replica.replica_id, None)
+        case ResumeReplica():
+            leader = replica.leader
+            ready = leader is not None and leader.phase == "ready"
+            replica.given_up, replica.reaped, replica.ready_at = False, False, now if ready else None
+            replica.witnessed_at = now if ready else replica.witnessed_at
+            state = ReplicaState.READY if ready else ReplicaState.STARTING
+            _set(replica, state, now, effects, event="resumed", reason="its node is back before its replacement")
+        case StartWorkers():
+            _start_workers(fleet, replica, now, effects)
+        case ReplicaReady():
+            replica.was_ready, replica.ready_at, replica.witnessed_at = True, now, now
+            _set(replica, ReplicaState.READY, now, effects, reason="the leader answered a request")
+        case FailReplica(_, reason, penalty, given_up):
+            if penalty:
+                _penalise(fleet, replica, reason, now, settings)
+            replica.given_up = given_up
+            _set(replica, ReplicaState.FAILED, now, effects, reason=reason)
+            fleet.inherited.pop(replica.replica_id, None)
+        case DrainReplica(_, reason):
+            replica.withdrawn = None
+            _set(replica, ReplicaState.DRAINING, now, effects, reason=reason)
+        case StopReplica(_, reason):
+            _set(replica, ReplicaState.STOPPING, now, effects, reason=reason)
+        case ReapReplica():
+            _reap(fleet, replica, effects)
+
+
+def _set(
+    replica: Replica, state: ReplicaState, now: float, effects: Effects, *, reason: str, event: str | None = None
+) -> None:
+    replica.state, replica.since, replica.reason = state, now, reason
+    effects.events.append(replica_event(replica, event or state.value, reason))
+
+
+def _set_node(fleet: Fleet, node_id: str, state: NodeState, reason: str, now: float, effects: Effects) -> None:
+    node = fleet.nodes[node_id]
+    node.state, node.since, node.reason = state, now, reason
+    effects.events.append(node_event(node_id, state.value, reason))
+
+
+def _lose_node(fleet: Fleet, node_id: str, reason: str, now: float, effects: Effects) -> None:
+    _set_node(fleet, node_id, NodeState.LOST, reason, now, effects)
+    node = fleet.nodes[node_id]
+    # Whatever it says next must be a whole registration.
+    node.session = None
+    for _, shard in fleet.shards_on(node_id):
+        shard.phase, shard.since, shard.reason = LOST, now, f"{node_id} is lost"
+
+
+def _start_replica(fleet: Fleet, catalog: Catalog, action: StartReplica, now: float, effects: Effects) -> None:
+    found = catalog.find(action.model, action.profile)
+    if found is None:
+        return
+    model, profile = found
+    replica = Replica(
+        replica_id=action.replica_id,
+        model=model.name,
+        profile=profile.name,
+        profile_hash=model.profile_hashes[profile.name],
+        nodes=profile.nodes,
+        engine=profile.engine,
+        state=ReplicaState.STARTING,
+        since=now,
+        created_at=now,
+        seats=dict(enumerate(action.seats)),
+        fabric=action.fabric,
+        replaces=action.replaces,
+    )
+    fleet.replicas[replica.replica_id] = replica
+    reason = f"replaces {action.replaces}" if action.replaces else "wanted by the catalog"
+    replica.reason = reason
+    effects.events.append(replica_event(replica, "starting", reason))
+    _send_start(fleet, replica, 0, _leader_spec(model, profile, replica), now, effects)
+
+
+def _start_workers(fleet: Fleet, replica: Replica, now: float, effects: Effects) -> None:
+    leader = replica.leader
+    node = fleet.nodes.get(leader.node_id) if leader is not None else None
+    if leader is None or leader.rendezvous_port is None or node is None or node.address is None:
+        return
+    meet = Rendezvous(host=node.address, port=leader.rendezvous_port)
+    for rank in range(1, replica.nodes):
+        if rank not in replica.shards:
+            # From the leader's spec, not from the catalog, which may have changed since: a gang is of one form.
+            spec = msgspec.structs.replace(
+                leader.spec,
+                shard_id=shard_id_of(replica.replica_id, rank),
+                rank=rank,
+                gpus=list(replica.seats[rank].gpus),
+                rendezvous=meet,
+            )
+            _send_start(fleet, replica, rank, spec, now, effects)
+
+
+def _send_start(fleet: Fleet, replica: Replica, rank: int, spec: ShardSpec, now: float, effects: Effects) -> None:
+    node_id = replica.seats[rank].node_id
+    node = fleet.nodes.get(node_id)
+    replica.shards[rank] = Shard(
+        spec=spec, node_id=node_id, since=now, sent_session=node.session if node is not None else None
+    )
+    effects.starts.append((node_id, spec))
+
+
+def _send_stop(fleet: Fleet, node_id: str, shard_id: str, reason: str, effects: Effects) -> None:
+    node = fleet.nodes.get(node_id)
+    if node is None or node.session is None:
+        return
+    found = fleet.shard(shard_id)
+    if found is not None and found[1].node_id == node_id:
+        found[1].stop_session = node.session
+    if shard_id in node.disowned:
+        node.disowned_sent[shard_id] = node.session
+        effects.events.append(node_event(node_id, "disowned", f"{shard_id}: {reason}"))
+    effects.stops.append((node_id, shard_id, reason))
+
+
+def _penalise(fleet: Fleet, replica: Replica, reason: str, now: float, settings: FleetSettings) -> None:
+    key = (replica.model, replica.profile)
+    backoff = fleet.backoff.get(key)
+    ran_long = replica.ready_at is not None and now - replica.ready_at >= settings.backoff_reset_s
+    if backoff is None or ran_long or backoff.profile_hash != replica.profile_hash:
+        backoff = fleet.backoff[key] = Backoff(profile_hash=replica.profile_hash)
+    backoff.failures += 1
+    backoff.reason = reason
+    # The first failure of a replica that had served is tried again at once; everything else waits.
+    doublings = backoff.failures - (2 if replica.was_ready else 1)
+    wait_s = (
+        0.0
+        if doublings < 0
+        else min(settings.backoff_first_s * 2.0 ** min(doublings, 20), settings.backoff_max_s)
+    )
+    backoff.not_before = now + wait_s
+
+
+def _reap(fleet: Fleet, replica: Replica, effects: Effects) -> None:
+    if not replica.reaped:
+        replica.reaped = True
+        word = "reaped" if replica.state is ReplicaState.FAILED else "stopped"
+        lost = [shard.node_id for shard in replica.shards.values() if shard.phase == LOST]
+        reason = (
+            f"nothing is left of it, except what {', '.join(lost)} may hold" if lost else "nothing is left of it"
+        )
+        effects.events.append(replica_event(replica, word, reason))
+    if all(shard.over for shard in replica.shards.values()):
+        fleet.replicas.pop(replica.replica_id, None)
+
+
+def _leader_spec(model: CatalogModel, profile: Profile, replica: Replica) -> ShardSpec:
+    return ShardSpec(
+        shard_id=shard_id_of(replica.replica_id, 0),
+        replica_id=replica.replica_id,
+        model=model.name,
+        profile=profile.name,
+        profile_hash=replica.profile_hash,
+        served_names=model.served_names,
+        rank=0,
+        nodes=profile.nodes,
+        gpus=list(replica.seats[0].gpus),
+        engine=profile.engine,
+        source=model.source,
+        task=model.task,
+        tensor_parallel=profile.tensor_parallel_size,
+        pipeline_parallel=profile.pipeline_parallel,
+        args=profile.args,
+        env=profile.env,
+        fabric=replica.fabric,
+        rendezvous_timeout_s=profile.rendezvous_timeout,
+        load_timeout_s=profile.load_timeout,
+        stop_timeout_s=profile.stop_timeout,
+    )

@@ -1,0 +1,301 @@
+"""Nodes, replicas and shards as the control plane believes them to be, and the indexes over them.
+
+Plain data. What agents say enters through `observe` and `adopt`, what is decided through `carry_out`; nothing
+else changes it. Times are seconds of one monotonic clock that the caller owns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from llmgw.messages.agent import (
+    EngineOffer,
+    FabricOffer,
+    Gpu,
+    Inventory,
+    Progress,
+    ShardSpec,
+)
+from llmgw.messages.routes import RouteEndpoint, TableVersion
+
+
+class NodeState(StrEnum):
+    """What is believed of a node."""
+
+    UNKNOWN = "unknown"
+    """Known from the store; has not registered since this server started."""
+    READY = "ready"
+    UNREACHABLE = "unreachable"
+    """The agent is silent while the node's shards work, or the node holds none."""
+    LOST = "lost"
+
+
+class ReplicaState(StrEnum):
+    """The life of a replica."""
+
+    ADOPTING = "adopting"
+    """Reported by agents, not known here; waits until it is whole."""
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    """Planned to stop: no longer routed to, its requests are running out."""
+    STOPPING = "stopping"
+    FAILED = "failed"
+    """Given up; what is left of its shards is being reaped."""
+
+
+# Replicas that serve or will: they count towards the wanted number.
+LIVE_STATES = frozenset({ReplicaState.ADOPTING, ReplicaState.STARTING, ReplicaState.READY})
+ENDING_STATES = frozenset({ReplicaState.DRAINING, ReplicaState.STOPPING, ReplicaState.FAILED})
+
+COMMANDED = "commanded"
+"""A shard whose start was sent and that its agent has not reported yet."""
+LOST = "lost"
+"""A shard whose node is lost: it may still run, its GPUs are not offered."""
+GONE = "gone"
+"""A shard of which nothing is left."""
+
+
+@dataclass(slots=True)
+class Node:
+    """A machine with an agent."""
+
+    node_id: str
+    state: NodeState = NodeState.UNKNOWN
+    reason: str | None = None
+    since: float = 0.0
+    address: str | None = None
+    """Where its engines are reached: the address it was enrolled with."""
+    known: bool = False
+    """In the store when this server started: settling waits for it."""
+    session: str | None = None
+    last_heard: float = float("-inf")
+    version: str = ""
+    features: frozenset[str] = frozenset()
+    cordoned: bool = False
+    draining: bool = False
+    drain_forced: bool = False
+    inventory: Inventory = field(default_factory=Inventory)
+    certificate_expires_at: float | None = None
+    disowned: dict[str, ShardSpec] = field(default_factory=dict)
+    """Shards that the agent holds and no replica here owns: being stopped; their GPUs are in use until then."""
+    disowned_sent: dict[str, str] = field(default_factory=dict)
+    """Shard id → the session in which its stop was sent."""
+
+    @property
+    def offered(self) -> bool:
+        """True while its GPUs may be placed on."""
+        return self.state is NodeState.READY and self.session is not None
+
+    @property
+    def gpus(self) -> list[Gpu]:
+        """All GPUs, usable or not."""
+        return self.inventory.gpus
+
+    def fabric(self, name: str) -> FabricOffer | None:
+        """The usable fabric of that name, or None."""
+        for offer in self.inventory.fabrics:
+            if offer.name == name and offer.usable:
+                return offer
+        return None
+
+    @property
+    def usable_fabrics(self) -> list[str]:
+        """Names of the usable fabrics."""
+        return [offer.name for offer in self.inventory.fabrics if offer.usable]
+
+    def engine(self, name: str) -> EngineOffer | None:
+        """The engine as this node offers it, or None."""
+        for offer in self.inventory.engines:
+            if offer.name == name:
+                return offer
+        return None
+
+
+@dataclass(slots=True)
+class Shard:
+    """The processes of a replica on one node."""
+
+    spec: ShardSpec
+    node_id: str
+    phase: str = COMMANDED
+    since: float = 0.0
+    version: int = 0
+    http_port: int | None = None
+    rendezvous_port: int | None = None
+    reason: str | None = None
+    exit_code: int | None = None
+    output_tail: list[str] = field(default_factory=list)
+    engine_pid: int | None = None
+    progress: Progress | None = None
+    sent_session: str | None = None
+    """The session in which the start was sent."""
+    stop_session: str | None = None
+    """The session in which the stop was sent; another session gets it again."""
+
+    @property
+    def shard_id(self) -> str:
+        """Unique for ever."""
+        return self.spec.shard_id
+
+    @property
+    def over(self) -> bool:
+        """True when nothing of it is left on its node."""
+        return self.phase in (GONE, "stopped", "failed")
+
+    @property
+    def holds_gpus(self) -> bool:
+        """True while its GPUs are in use, or may be."""
+        return not self.over
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where one rank of a replica sits: a node and GPUs (UUIDs) on it."""
+
+    node_id: str
+    gpus: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Replica:
+    """One running instance of a profile."""
+
+    replica_id: str
+    model: str
+    profile: str
+    profile_hash: str
+    nodes: int
+    engine: str
+    state: ReplicaState
+    since: float
+    created_at: float
+    seats: dict[int, Seat] = field(default_factory=dict)
+    """Rank → seat. While adopting, only the ranks that were reported."""
+    shards: dict[int, Shard] = field(default_factory=dict)
+    """Rank → shard, once its start was sent or it was reported."""
+    fabric: str | None = None
+    replaces: str | None = None
+    reason: str | None = None
+    restart_by: str | None = None
+    """Who asked for a restart, until it was replaced."""
+    given_up: bool = False
+    """Failed only because a node was lost: it may return."""
+    returned: bool = False
+    """It was given up, came back, and found its place taken or not yet."""
+    was_ready: bool = False
+    ready_at: float | None = None
+    withdrawn: TableVersion | None = None
+    """The first route table without it, once published."""
+    witnessed_at: float = float("-inf")
+    """When its leader was last seen to work, by routers or a probe."""
+    probed_at: float = float("-inf")
+    reaped: bool = False
+    """Its end was recorded; it stays only because a lost node may still hold a part of it."""
+
+    @property
+    def leader(self) -> Shard | None:
+        """Rank 0, once its start was sent."""
+        return self.shards.get(0)
+
+    @property
+    def node_ids(self) -> list[str]:
+        """Its nodes by rank."""
+        return [self.seats[rank].node_id for rank in sorted(self.seats)]
+
+    @property
+    def live(self) -> bool:
+        """True while it serves or will."""
+        return self.state in LIVE_STATES
+
+    @property
+    def whole(self) -> bool:
+        """True when every rank has a shard that is not over and not on a lost node."""
+        return all(
+            (shard := self.shards.get(rank)) is not None and not shard.over and shard.phase != LOST
+            for rank in range(self.nodes)
+        )
+
+
+@dataclass(slots=True)
+class Backoff:
+    """How a profile's starts are held back after failures."""
+
+    failures: int = 0
+    not_before: float = float("-inf")
+    reason: str = ""
+    profile_hash: str = ""
+
+
+@dataclass(slots=True)
+class RouterState:
+    """What a live router last said."""
+
+    acked: TableVersion | None = None
+    in_flight: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class InheritedRoute:
+    """An endpoint in the table of routers that outlived the previous server; kept until its node speaks."""
+
+    model: str
+    endpoint: RouteEndpoint
+    alive_at: float
+
+
+@dataclass(slots=True)
+class Fleet:
+    """Everything that the control plane believes."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    replicas: dict[str, Replica] = field(default_factory=dict)
+    backoff: dict[tuple[str, str], Backoff] = field(default_factory=dict)
+    routers: dict[str, RouterState] = field(default_factory=dict)
+    inherited: dict[str, InheritedRoute] = field(default_factory=dict)
+    """By endpoint id, which is the replica id."""
+    settling_until: float | None = None
+    """None when settling is over."""
+
+    @property
+    def settling(self) -> bool:
+        """True until every known node has registered or the time is over."""
+        return self.settling_until is not None
+
+    def shard(self, shard_id: str) -> tuple[Replica, Shard] | None:
+        """The shard and its replica by the shard's id."""
+        replica_id, _, rank = shard_id.rpartition(".")
+        replica = self.replicas.get(replica_id)
+        if replica is None or not rank.isdigit():
+            return None
+        shard = replica.shards.get(int(rank))
+        return (replica, shard) if shard is not None and shard.shard_id == shard_id else None
+
+    def shards_on(self, node_id: str) -> list[tuple[Replica, Shard]]:
+        """Every shard on a node that is not over, with its replica."""
+        return [
+            (replica, shard)
+            for replica in self.replicas.values()
+            for shard in replica.shards.values()
+            if shard.node_id == node_id and not shard.over
+        ]
+
+    def gpus_in_use(self) -> dict[str, set[str]]:
+        """Node id → GPUs that a shard holds, may hold, or was promised."""
+        used: dict[str, set[str]] = {}
+        for replica in self.replicas.values():
+            for rank, seat in replica.seats.items():
+                shard = replica.shards.get(rank)
+                promised = shard is None and replica.live
+                if promised or (shard is not None and shard.holds_gpus):
+                    used.setdefault(seat.node_id, set()).update(seat.gpus)
+        for node in self.nodes.values():
+            for spec in node.disowned.values():
+                used.setdefault(node.node_id, set()).update(spec.gpus)
+        return used
+
+
+def shard_id_of(replica_id: str, rank: int) -> str:
+    """The id of a replica's shard: `big-7f3a2c.0`."""
+    return f"{replica_id}.{rank}"

@@ -1,0 +1,222 @@
+"""What agents, routers and probes say, written into the fleet. Nothing is decided here.
+
+Every function returns the events that history keeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmgw.fleet.events import Event, node_event, replica_event
+from llmgw.fleet.model import (
+    GONE,
+    LOST,
+    Fleet,
+    Node,
+    NodeState,
+    Replica,
+    ReplicaState,
+    Seat,
+    Shard,
+)
+from llmgw.messages.agent import LIVE_PHASES, HeldShard, Inventory, Register
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """What a connection proved: the address the node was enrolled with, and when its certificate ends."""
+
+    address: str
+    certificate_expires_at: float | None = None
+
+
+def register(fleet: Fleet, message: Register, enrolment: Enrolment, session: str, now: float) -> list[Event]:
+    """A node says everything it has and holds; what it does not name is let go (invariant 3).
+
+    The caller has checked identity and order of lives (invariants 5 and 10).
+    """
+    node = fleet.nodes.get(message.node_id)
+    events: list[Event] = []
+    if node is None:
+        node = fleet.nodes[message.node_id] = Node(message.node_id, since=now)
+        events.append(node_event(node.node_id, "joined", f"llmgw {message.version}"))
+    if node.state is not NodeState.READY:
+        before = node.state
+        node.state, node.since, node.reason = NodeState.READY, now, None
+        events.append(node_event(node.node_id, "ready", f"registered; was {before}"))
+    node.session = session
+    node.last_heard = now
+    node.address = enrolment.address
+    node.certificate_expires_at = enrolment.certificate_expires_at
+    node.version = message.version
+    node.features = frozenset(message.features)
+    events += take_inventory(node, message.inventory)
+    events += _take_held(fleet, node, message.held, now)
+    _drop_inherited_of(fleet, node.node_id)
+    return events
+
+
+def take_inventory(node: Node, inventory: Inventory) -> list[Event]:
+    """Replace what a node has; a change in its usable fabrics or GPUs is an event."""
+    before, node.inventory = node.inventory, inventory
+    events = []
+    old = {offer.name: offer for offer in before.fabrics}
+    for offer in inventory.fabrics:
+        known = old.pop(offer.name, None)
+        if known is None and offer.usable:
+            continue
+        if known is None or known.usable != offer.usable:
+            event = "fabric usable" if offer.usable else "fabric unusable"
+            events.append(Event("fabric", offer.name, event, offer.reason or "", nodes=(node.node_id,)))
+    events += [
+        Event("fabric", name, "fabric unusable", "no longer declared", nodes=(node.node_id,))
+        for name, offer in old.items()
+        if offer.usable
+    ]
+    gpus_before = {gpu.uuid: gpu for gpu in before.gpus}
+    for gpu in inventory.gpus:
+        was = gpus_before.pop(gpu.uuid, None)
+        if not gpu.usable and (was is None or was.usable):
+            events.append(node_event(node.node_id, "gpu unusable", f"GPU {gpu.index}: {gpu.reason}"))
+    events += [
+        node_event(node.node_id, "gpu gone", f"GPU {gpu.index} ({uuid})") for uuid, gpu in gpus_before.items()
+    ]
+    return events
+
+
+def heard(fleet: Fleet, node_id: str, now: float) -> list[Event]:
+    """Any message of the node's current session counts as a heartbeat."""
+    node = fleet.nodes[node_id]
+    node.last_heard = now
+    if node.state is NodeState.UNREACHABLE and node.session is not None:
+        node.state, node.since, node.reason = NodeState.READY, now, None
+        return [node_event(node_id, "ready", "heard again")]
+    return []
+
+
+def report(
+    fleet: Fleet, node_id: str, inventory: Inventory | None, shards: list[HeldShard], now: float
+) -> list[Event]:
+    """A heartbeat or transitions from the node's current session."""
+    node = fleet.nodes[node_id]
+    events = heard(fleet, node_id, now)
+    if inventory is not None:
+        events += take_inventory(node, inventory)
+    for held in shards:
+        events += _take_status(fleet, node, held, now, registering=False)
+    return events
+
+
+def witness(fleet: Fleet, replica_id: str, now: float) -> None:
+    """A router or a probe saw the replica's leader work."""
+    replica = fleet.replicas.get(replica_id)
+    if replica is not None:
+        replica.witnessed_at = now
+    inherited = fleet.inherited.get(replica_id)
+    if inherited is not None:
+        inherited.alive_at = now
+
+
+def _take_held(fleet: Fleet, node: Node, held: list[HeldShard], now: float) -> list[Event]:
+    events: list[Event] = []
+    named = {item.spec.shard_id for item in held}
+    for item in held:
+        events += _take_status(fleet, node, item, now, registering=True)
+    for replica, shard in fleet.shards_on(node.node_id):
+        if shard.shard_id not in named:
+            shard.phase, shard.since = GONE, now
+            shard.reason = shard.reason or f"{node.node_id} registered without it"
+            events.append(replica_event(replica, "shard let go", shard.reason))
+    for shard_id in list(node.disowned):
+        if shard_id not in named:
+            del node.disowned[shard_id]
+    return events
+
+
+def _take_status(fleet: Fleet, node: Node, held: HeldShard, now: float, *, registering: bool) -> list[Event]:
+    found = fleet.shard(held.spec.shard_id)
+    if found is not None and found[1].node_id == node.node_id:
+        return _update(found[0], found[1], held, now)
+    if held.phase not in LIVE_PHASES:
+        node.disowned.pop(held.spec.shard_id, None)
+        return []
+    if not registering:
+        # Only a registration introduces shards: this is an older life's message, or nobody's shard.
+        node.disowned[held.spec.shard_id] = held.spec
+        return []
+    return _meet(fleet, node, held, now)
+
+
+def _update(replica: Replica, shard: Shard, held: HeldShard, now: float) -> list[Event]:
+    if held.version < shard.version or (shard.over and held.phase in LIVE_PHASES):
+        return []  # a late or repeated message of an older life
+    changed = held.phase != shard.phase
+    shard.version = held.version
+    shard.http_port = held.http_port
+    shard.rendezvous_port = held.rendezvous_port
+    shard.engine_pid = held.engine_pid or shard.engine_pid
+    shard.progress = held.progress
+    if held.output_tail:
+        shard.output_tail = held.output_tail
+    shard.reason = held.reason
+    shard.exit_code = held.exit_code
+    if not changed:
+        return []
+    was, shard.phase, shard.since = shard.phase, held.phase, now
+    if was == LOST and replica.given_up and held.phase in LIVE_PHASES:
+        replica.returned = True
+    if held.phase in ("failed", "stopped"):
+        reason = f"rank {shard.spec.rank} on {shard.node_id}: {held.reason or held.phase}"
+        return [replica_event(replica, f"shard {held.phase}", reason)]
+    return []
+
+
+def _meet(fleet: Fleet, node: Node, held: HeldShard, now: float) -> list[Event]:
+    """A live shard that nothing here describes: part of a replica to adopt, or nobody's."""
+    spec = held.spec
+    replica = fleet.replicas.get(spec.replica_id)
+    events: list[Event] = []
+    if replica is None:
+        replica = fleet.replicas[spec.replica_id] = Replica(
+            replica_id=spec.replica_id,
+            model=spec.model,
+            profile=spec.profile,
+            profile_hash=spec.profile_hash,
+            nodes=spec.nodes,
+            engine=spec.engine,
+            state=ReplicaState.ADOPTING,
+            since=now,
+            created_at=now,
+            fabric=spec.fabric,
+        )
+        events.append(
+            replica_event(replica, "reported", f"{node.node_id} holds rank {spec.rank} of {spec.nodes}")
+        )
+    fits = (
+        replica.state is ReplicaState.ADOPTING
+        and 0 <= spec.rank < replica.nodes
+        and spec.rank not in replica.shards
+        and (spec.model, spec.profile, spec.profile_hash, spec.nodes)
+        == (replica.model, replica.profile, replica.profile_hash, replica.nodes)
+        and node.node_id not in replica.node_ids
+    )
+    if not fits:
+        node.disowned[spec.shard_id] = spec
+        return events
+    shard = Shard(spec=spec, node_id=node.node_id, since=now - held.phase_age_s, sent_session=node.session)
+    shard.phase = ""
+    replica.seats[spec.rank] = Seat(node.node_id, tuple(spec.gpus))
+    replica.shards[spec.rank] = shard
+    return events + _update(replica, shard, held, now)
+
+
+def _drop_inherited_of(fleet: Fleet, node_id: str) -> None:
+    # The node has spoken: a route that its registration does not confirm is over. A confirmed one stays
+    # until its replica is adopted, which may wait for other nodes.
+    for endpoint_id, inherited in list(fleet.inherited.items()):
+        if inherited.endpoint.node != node_id:
+            continue
+        replica = fleet.replicas.get(endpoint_id)
+        leader = replica.leader if replica is not None else None
+        if leader is None or leader.over or leader.node_id != node_id:
+            del fleet.inherited[endpoint_id]

@@ -1,0 +1,235 @@
+"""Where a replica goes: feasible, then score, then choose.
+
+Every filter has one constant sentence. The same filters, tallied, are the answer to "why is nothing running".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from llmgw.config.catalog import Profile
+from llmgw.fleet.model import Fleet, Node, NodeState, Seat
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One placement question: a profile of a model, asked of every node."""
+
+    model: str
+    profile: Profile
+    avoid: frozenset[str] = frozenset()
+    """Nodes that must not be used, whatever else holds."""
+
+
+@dataclass(slots=True)
+class Room:
+    """What is free while a plan is made. Seats taken in the plan are taken out at once."""
+
+    used: dict[str, set[str]]
+    replicas_of: dict[tuple[str, str], int]
+    """(model, node id) → shards of that model there."""
+    singles_on_fabric: dict[str, int]
+    """Fabric → GPUs held there by replicas of one node."""
+
+    @classmethod
+    def of(cls, fleet: Fleet) -> Room:
+        """The room in the fleet as it stands."""
+        room = cls(used=fleet.gpus_in_use(), replicas_of={}, singles_on_fabric={})
+        for replica in fleet.replicas.values():
+            if not replica.live:
+                continue
+            for seat in replica.seats.values():
+                room._count(fleet, replica.model, replica.nodes, seat)
+        return room
+
+    def take(self, fleet: Fleet, model: str, nodes: int, seats: Iterable[Seat]) -> None:
+        """Take seats out of the room."""
+        for seat in seats:
+            self.used.setdefault(seat.node_id, set()).update(seat.gpus)
+            self._count(fleet, model, nodes, seat)
+
+    def free(self, node: Node) -> list[str]:
+        """Free usable GPUs of a node, lowest index first."""
+        used = self.used.get(node.node_id, set())
+        return [
+            gpu.uuid
+            for gpu in sorted(node.gpus, key=lambda gpu: gpu.index)
+            if gpu.usable and gpu.uuid not in used
+        ]
+
+    def _count(self, fleet: Fleet, model: str, nodes: int, seat: Seat) -> None:
+        key = (model, seat.node_id)
+        self.replicas_of[key] = self.replicas_of.get(key, 0) + 1
+        node = fleet.nodes.get(seat.node_id)
+        if nodes == 1 and node is not None:
+            for fabric in node.usable_fabrics:
+                self.singles_on_fabric[fabric] = self.singles_on_fabric.get(fabric, 0) + len(seat.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """One reason to refuse a node. `lasting` is True when waiting alone will not help."""
+
+    reason: str
+    refuses: Callable[[Node, Wanted, Room], bool]
+    lasting: bool = False
+
+
+def _fewer_gpus(node: Node, wanted: Wanted, room: Room) -> bool:
+    return sum(1 for gpu in node.gpus if gpu.usable) < wanted.profile.gpus_per_node
+
+
+def _no_fabric(node: Node, wanted: Wanted, room: Room) -> bool:
+    return wanted.profile.nodes > 1 and not node.usable_fabrics
+
+
+def _other_fabric(node: Node, wanted: Wanted, room: Room) -> bool:
+    return wanted.profile.fabric is not None and node.fabric(wanted.profile.fabric) is None
+
+
+def _engine_missing(node: Node, wanted: Wanted, room: Room) -> bool:
+    return node.engine(wanted.profile.engine) is None
+
+
+def _engine_broken(node: Node, wanted: Wanted, room: Room) -> bool:
+    offer = node.engine(wanted.profile.engine)
+    return offer is not None and offer.problem is not None
+
+
+# In the order in which they are asked: a node is refused by the first that holds.
+FILTERS: tuple[Filter, ...] = (
+    Filter("has not registered since the server started", lambda n, w, r: n.state is NodeState.UNKNOWN),
+    Filter("is lost", lambda n, w, r: n.state is NodeState.LOST),
+    Filter("is unreachable", lambda n, w, r: n.state is NodeState.UNREACHABLE or not n.offered),
+    Filter("is draining", lambda n, w, r: n.draining),
+    Filter("is cordoned", lambda n, w, r: n.cordoned),
+    Filter("does not offer the engine", _engine_missing, lasting=True),
+    Filter("offers the engine, which cannot run there", _engine_broken, lasting=True),
+    Filter("has fewer usable GPUs than gpus_per_node", _fewer_gpus, lasting=True),
+    Filter("has no usable fabric for a replica of several nodes", _no_fabric, lasting=True),
+    Filter("is not on the fabric that the profile names", _other_fabric, lasting=True),
+    Filter("holds the replica that is to be replaced", lambda n, w, r: n.node_id in w.avoid),
+    Filter("has too few free GPUs", lambda n, w, r: len(r.free(n)) < w.profile.gpus_per_node),
+)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The answer: seats and fabric, or nothing and why."""
+
+    seats: tuple[Seat, ...] | None
+    fabric: str | None = None
+    feasible: list[str] = field(default_factory=list)
+    refused: dict[str, list[str]] = field(default_factory=dict)
+    """Filter's sentence → nodes it refused."""
+    reason: str = ""
+    """Why there are no seats, in one sentence."""
+
+
+def refusal(node: Node, wanted: Wanted, room: Room) -> Filter | None:
+    """The first filter that refuses the node, or None."""
+    for candidate in FILTERS:
+        if candidate.refuses(node, wanted, room):
+            return candidate
+    return None
+
+
+def place(fleet: Fleet, wanted: Wanted, room: Room) -> Verdict:
+    """Find seats for one replica. Nothing is taken out of the room."""
+    profile = wanted.profile
+    verdict = Verdict(seats=None)
+    feasible: list[Node] = []
+    for node in sorted(fleet.nodes.values(), key=lambda node: node.node_id):
+        refused_by = refusal(node, wanted, room)
+        if refused_by is None:
+            feasible.append(node)
+        else:
+            verdict.refused.setdefault(refused_by.reason, []).append(node.node_id)
+    verdict.feasible = [node.node_id for node in feasible]
+    if profile.nodes == 1:
+        chosen = _choose_single(feasible, wanted, room)
+    else:
+        chosen = _choose_gang(feasible, wanted, room)
+    if chosen is None:
+        verdict.reason = _why_not(fleet, wanted, verdict)
+        return verdict
+    nodes, fabric = chosen
+    verdict.fabric = fabric
+    verdict.seats = tuple(Seat(node.node_id, tuple(room.free(node)[: profile.gpus_per_node])) for node in nodes)
+    return verdict
+
+
+def _choose_single(feasible: list[Node], wanted: Wanted, room: Room) -> tuple[list[Node], str | None] | None:
+    if not feasible:
+        return None
+
+    def score(node: Node) -> tuple[int, int, int, int, str]:
+        # Spread a model over nodes; keep whole fabrics free for replicas of several nodes (a node without a
+        # fabric first, then the fabric that already holds the most small ones); then the tightest fit.
+        singles = max((room.singles_on_fabric.get(name, 0) for name in node.usable_fabrics), default=0)
+        return (
+            room.replicas_of.get((wanted.model, node.node_id), 0),
+            1 if node.usable_fabrics else 0,
+            -singles,
+            len(room.free(node)),
+            node.node_id,
+        )
+
+    return [min(feasible, key=score)], wanted.profile.fabric
+
+
+def _choose_gang(feasible: list[Node], wanted: Wanted, room: Room) -> tuple[list[Node], str] | None:
+    profile = wanted.profile
+    names = {name for node in feasible for name in node.usable_fabrics}
+    if profile.fabric is not None:
+        names &= {profile.fabric}
+    best: tuple[tuple[int, int, str], list[Node], str] | None = None
+    for name in sorted(names):
+        there = [node for node in feasible if node.fabric(name) is not None]
+        if len(there) < profile.nodes:
+            continue
+        there.sort(
+            key=lambda node: (
+                room.replicas_of.get((wanted.model, node.node_id), 0),
+                len(room.free(node)),
+                node.node_id,
+            )
+        )
+        nodes = there[: profile.nodes]
+        same_model = sum(room.replicas_of.get((wanted.model, node.node_id), 0) for node in there)
+        left = sum(len(room.free(node)) for node in nodes)
+        key = (same_model, left, name)
+        if best is None or key < best[0]:
+            best = (key, nodes, name)
+    return None if best is None else (best[1], best[2])
+
+
+def _why_not(fleet: Fleet, wanted: Wanted, verdict: Verdict) -> str:
+    profile = wanted.profile
+    if not fleet.nodes:
+        return "no node has ever registered"
+    need = f"{profile.nodes} node{'s' if profile.nodes > 1 else ''} with {profile.gpus_per_node} free GPUs"
+    if profile.nodes > 1:
+        need += " on one fabric"
+    tally = "; ".join(
+        f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}: {reason}"
+        for reason, nodes in verdict.refused.items()
+    )
+    if not verdict.feasible:
+        return f"needs {need}; {tally}"
+    per_fabric: dict[str, int] = {}
+    for node_id in verdict.feasible:
+        for name in fleet.nodes[node_id].usable_fabrics:
+            per_fabric[name] = per_fabric.get(name, 0) + 1
+    have = ", ".join(f"{count} on {name}" for name, count in sorted(per_fabric.items()))
+    return f"needs {need}; feasible are {have}" + (f"; {tally}" if tally else "")
+
+
+def never_fits(fleet: Fleet, wanted: Wanted) -> bool:
+    """True when every node is refused for a reason that waiting will not end."""
+    room = Room(used={}, replicas_of={}, singles_on_fabric={})
+    for node in fleet.nodes.values():
+        if not any(item.lasting and item.refuses(node, wanted, room) for item in FILTERS):
+            return False
+    return bool(fleet.nodes)

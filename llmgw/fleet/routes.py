@@ -1,0 +1,66 @@
+"""The route table that follows from the fleet and the catalog: who may be sent requests, and why nobody may."""
+
+from __future__ import annotations
+
+from llmgw.config.catalog import Catalog, CatalogModel
+from llmgw.fleet.model import Fleet, NodeState, Replica, ReplicaState
+from llmgw.messages.routes import ModelRoute, RouteEndpoint
+
+
+def routes(
+    fleet: Fleet, catalog: Catalog, static: dict[str, list[RouteEndpoint]], created_s: int = 0
+) -> list[ModelRoute]:
+    """One route a model. `static` holds each model's static endpoints, with their keys already read.
+
+    A replica is in it only while its leader is ready (invariant 6), at the address its node was enrolled with
+    (invariant 5). A route inherited from the previous server's table stays until its replica is adopted.
+    """
+    ready: dict[str, list[RouteEndpoint]] = {}
+    for replica in fleet.replicas.values():
+        endpoint = endpoint_of(fleet, replica)
+        if endpoint is not None:
+            ready.setdefault(replica.model, []).append(endpoint)
+    for inherited in fleet.inherited.values():
+        known = fleet.replicas.get(inherited.endpoint.id)
+        if known is None or known.state is ReplicaState.ADOPTING:
+            ready.setdefault(inherited.model, []).append(inherited.endpoint)
+    table = []
+    for model in catalog.models:
+        endpoints = [*static.get(model.name, []), *sorted(ready.get(model.name, []), key=lambda item: item.id)]
+        table.append(
+            ModelRoute(
+                name=model.name,
+                aliases=[name for name in model.served_names if name != model.name],
+                endpoints=endpoints,
+                reason="" if endpoints else _why_nothing(fleet, model),
+                created_s=created_s,
+                first_byte_timeout_s=model.first_byte_timeout,
+            )
+        )
+    return table
+
+
+def endpoint_of(fleet: Fleet, replica: Replica) -> RouteEndpoint | None:
+    """Where the replica is served, or None while it must not be."""
+    leader = replica.leader
+    if replica.state is not ReplicaState.READY or leader is None or leader.phase != "ready":
+        return None
+    node = fleet.nodes.get(leader.node_id)
+    if node is None or node.address is None or leader.http_port is None or node.state is NodeState.LOST:
+        return None
+    return RouteEndpoint(id=replica.replica_id, host=node.address, port=leader.http_port, node=node.node_id)
+
+
+def _why_nothing(fleet: Fleet, model: CatalogModel) -> str:
+    if fleet.settling:
+        return "the control plane has just started and waits for its nodes"
+    if not model.profiles:
+        return "its static endpoints are not usable"
+    if not any(profile.replicas for profile in model.profiles):
+        return "it is scaled to zero"
+    states = [replica.state for replica in fleet.replicas.values() if replica.model == model.name]
+    if ReplicaState.STARTING in states:
+        return "its replicas are starting"
+    if not fleet.nodes:
+        return "no node has registered yet"
+    return "none of its replicas runs; `llmgw ctl explain` says why"

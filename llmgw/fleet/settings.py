@@ -1,0 +1,22 @@
+"""The numbers that the core decides by, each with its unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """Limits and delays. Defaults are those of `server.yaml`."""
+
+    lost_after_s: float = 15.0
+    unreachable_limit_s: float = 300.0
+    settle_s: float = 45.0
+    drain_grace_s: float = 60.0
+    probe_timeout_s: float = 5.0
+    commanded_timeout_s: float = 60.0
+    """How long an agent that speaks may take to report a shard it was told to start."""
+    backoff_first_s: float = 10.0
+    backoff_max_s: float = 300.0
+    backoff_reset_s: float = 300.0
+    """A replica that was ready for this long has cleared its profile's failures."""
