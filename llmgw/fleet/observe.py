@@ -117,6 +117,22 @@ def witness(fleet: Fleet, replica_id: str, now: float) -> None:
         inherited.alive_at = now
 
 
+def forgive_pause(fleet: Fleet, pause_s: float) -> None:
+    """The control plane stood still: nobody else's deadline may suffer for it, so each moves by the pause."""
+    for node in fleet.nodes.values():
+        node.last_heard += pause_s
+        node.since += pause_s
+    for replica in fleet.replicas.values():
+        replica.since += pause_s
+        replica.witnessed_at += pause_s
+        for shard in replica.shards.values():
+            shard.since += pause_s
+    for inherited in fleet.inherited.values():
+        inherited.alive_at += pause_s
+    if fleet.settling_until is not None:
+        fleet.settling_until += pause_s
+
+
 def _take_held(fleet: Fleet, node: Node, held: list[HeldShard], now: float) -> list[Event]:
     events: list[Event] = []
     named = {item.spec.shard_id for item in held}

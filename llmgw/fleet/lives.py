@@ -1,0 +1,52 @@
+"""Which life of a node speaks (invariant 10). Pure.
+
+A registration carries (boot id, process instance, counter). Lower counters are of an older message, a later
+instance of the same boot supersedes, and another boot while the first still speaks is a cloned machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmgw.messages.agent import Register
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """The life that a node's current session belongs to."""
+
+    boot_id: str
+    instance: str
+    instance_started_at: float
+    counter: int
+
+    @classmethod
+    def of(cls, message: Register) -> Life:
+        """The life that a registration speaks for."""
+        return cls(message.boot_id, message.instance, message.instance_started_at, message.counter)
+
+
+def refuse_life(current: Life | None, message: Register, *, still_speaks: bool) -> str | None:
+    """A sentence that says why the registration is refused, or None when it supersedes the current life.
+
+    `still_speaks` is True while the current life was heard recently enough not to be lost.
+    """
+    if current is None:
+        return None
+    new = Life.of(message)
+    if new.boot_id != current.boot_id:
+        if still_speaks:
+            return (
+                f"another machine that calls itself {message.node_id} still speaks (boot {current.boot_id[:8]}, "
+                f"this one is boot {new.boot_id[:8]}); a clone needs a host name and a certificate of its own"
+            )
+        return None
+    if new.instance == current.instance:
+        if new.counter <= current.counter:
+            return (
+                f"registration {new.counter} of {message.node_id} is older than {current.counter}, already taken"
+            )
+        return None
+    if new.instance_started_at <= current.instance_started_at:
+        return f"a later agent process of {message.node_id} has registered; this one is superseded"
+    return None

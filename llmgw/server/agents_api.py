@@ -1,0 +1,196 @@
+"""The agents' endpoint: `/agent/v1/…` over mutual TLS. Proves identity, bounds bodies, and asks the hub."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from llmgw.fleet.observe import Enrolment
+from llmgw.messages.agent import (
+    BODY_BYTES_MAX,
+    POLL_WAIT_S,
+    Commands,
+    Poll,
+    Refusal,
+    Register,
+    Renew,
+    Renewed,
+    Report,
+)
+from llmgw.pki.peer import Peer, peer_from_der
+from llmgw.pki.renewal import Renewer
+from llmgw.pki.revocation import RevocationList
+from llmgw.server.hub import Hub, HubError
+
+log = structlog.get_logger("agents")
+
+Message = TypeVar("Message", Register, Poll, Report, Renew)
+
+
+class AgentsApi:
+    """The four calls. Each checks the certificate of the connection anew (revocation is at once)."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        *,
+        revocations: RevocationList | None,
+        renewer: Renewer | None,
+        revoked_in_store: Callable[[str], bool],
+        server_version: str,
+    ) -> None:
+        self._hub = hub
+        self._revocations = revocations
+        self._renewer = renewer
+        self._revoked_in_store = revoked_in_store
+        self._server_version = server_version
+        self._decoders: dict[type, msgspec.json.Decoder[Any]] = {
+            kind: msgspec.json.Decoder(kind) for kind in (Register, Poll, Report, Renew)
+        }
+
+    def app(self) -> Starlette:
+        """The ASGI application, for a listener that demands a client certificate."""
+
+        def route(path: str, answer: Callable[[Request, Peer], Awaitable[msgspec.Struct]]) -> Route:
+            async def endpoint(request: Request) -> Response:
+                return await self._guarded(request, answer)
+
+            return Route(f"/agent/v1/{path}", endpoint, methods=["POST"])
+
+        async def nowhere(request: Request, _: Exception) -> Response:
+            return _refuse(404, "no_such_call", f"{request.method} {request.url.path} is no call of agents")
+
+        async def wrong_method(request: Request, _: Exception) -> Response:
+            return _refuse(405, "method", f"{request.url.path} takes POST, not {request.method}")
+
+        return Starlette(
+            routes=[
+                route("register", self._register),
+                route("poll", self._poll),
+                route("report", self._report),
+                route("renew", self._renew),
+            ],
+            exception_handlers={404: nowhere, 405: wrong_method},
+        )
+
+    async def _register(self, request: Request, peer: Peer) -> msgspec.Struct:
+        message = await self._read(request, Register)
+        if message.node_id != peer.node_id:
+            raise HubError(
+                403,
+                "identity",
+                f"the certificate is {peer.node_id!r}'s, but the message claims to be {message.node_id!r}; "
+                "set node_id to the certificate's name, or issue a certificate for this node",
+            )
+        if peer.address is None:
+            raise HubError(
+                403,
+                "no_address",
+                f"the certificate of {peer.node_id} carries no address; issue it again with --address",
+            )
+        _check_inventory(message)
+        return self._hub.register(message, Enrolment(peer.address, peer.not_after), self._server_version)
+
+    async def _poll(self, request: Request, peer: Peer) -> msgspec.Struct:
+        message = await self._read(request, Poll)
+        self._check_session(message.session, peer)
+        return Commands(commands=await self._hub.poll(message.session, message.acked, POLL_WAIT_S))
+
+    async def _report(self, request: Request, peer: Peer) -> msgspec.Struct:
+        message = await self._read(request, Report)
+        self._check_session(message.session, peer)
+        return self._hub.report(message)
+
+    async def _renew(self, request: Request, peer: Peer) -> msgspec.Struct:
+        message = await self._read(request, Renew)
+        if self._renewer is None:
+            raise HubError(
+                501,
+                "no_renewal",
+                "this server holds no renewal authority; set agents.tls.renewal_cert and renewal_key, or issue "
+                "the node's certificate by hand",
+            )
+        cert_pem = self._renewer.renew(message.csr_pem, peer, time.time())
+        log.info("certificate renewed", node=peer.node_id)
+        return Renewed(cert_pem=cert_pem)
+
+    def _check_session(self, session: str, peer: Peer) -> None:
+        if self._hub.node_of(session) != peer.node_id:
+            raise HubError(403, "identity", f"this session is not {peer.node_id}'s")
+
+    async def _guarded(
+        self, request: Request, answer: Callable[[Request, Peer], Awaitable[msgspec.Struct]]
+    ) -> Response:
+        try:
+            peer = self._prove(request)
+            body = msgspec.json.encode(await answer(request, peer))
+            return Response(body, media_type="application/json")
+        except HubError as error:
+            return _refuse(error.status, error.code, error.message)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except Exception as error:
+            sentence = getattr(error, "sentence", None)
+            if sentence is None and type(error).__name__ == "PkiError":
+                sentence = str(error)
+            if sentence is not None:
+                return _refuse(403, "certificate", sentence)
+            log.exception("a call of an agent failed", path=request.url.path)
+            return _refuse(500, "internal", "the server failed on this call; its log says why")
+
+    def _prove(self, request: Request) -> Peer:
+        der = request.scope.get("extensions", {}).get("tls", {}).get("client_cert_der")
+        if der is None:
+            raise HubError(403, "no_certificate", "this connection carries no client certificate")
+        peer = peer_from_der(der)
+        refusal = self._revocations.refusal(peer) if self._revocations is not None else None
+        if refusal is None and (
+            self._revoked_in_store(f"{peer.serial:x}") or self._revoked_in_store(f"{peer.origin:x}")
+        ):
+            refusal = f"the certificate of {peer.node_id} was revoked; enrol the node again"
+        if refusal is not None:
+            log.warning("revoked certificate refused", node=peer.node_id)
+            raise HubError(403, "revoked", refusal)
+        return peer
+
+    async def _read(self, request: Request, kind: type[Message]) -> Message:
+        parts: list[bytes] = []
+        size = 0
+        async for part in request.stream():
+            size += len(part)
+            if size > BODY_BYTES_MAX:
+                raise HubError(413, "too_large", f"the message is larger than {BODY_BYTES_MAX} bytes")
+            parts.append(part)
+        try:
+            message: Message = self._decoders[kind].decode(b"".join(parts))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise HubError(
+                400, "malformed", f"the {kind.__name__.lower()} message is malformed: {error}"
+            ) from None
+        return message
+
+
+def _check_inventory(message: Register) -> None:
+    adapters = [(port.adapter, port.port) for port in message.inventory.ports]
+    for adapter, port in adapters:
+        if adapters.count((adapter, port)) > 1:
+            raise HubError(400, "malformed", f"port {port} of adapter {adapter} is listed twice")
+    uuids = [gpu.uuid for gpu in message.inventory.gpus]
+    if len(set(uuids)) != len(uuids):
+        raise HubError(400, "malformed", "a GPU is listed twice: two have the same UUID")
+
+
+def _refuse(status: int, code: str, message: str) -> Response:
+    return Response(
+        msgspec.json.encode(Refusal(code=code, message=message)),
+        status_code=status,
+        media_type="application/json",
+    )

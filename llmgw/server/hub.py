@@ -1,0 +1,454 @@
+"""The control plane without its sockets: takes what agents, routers and operators say, and decides.
+
+Everything it needs of the world (clocks, ids, the store, publishing a table) is handed in, so that the same hub
+runs under a virtual clock. It never blocks: what must wait, waits in the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from llmgw.config.catalog import Catalog
+from llmgw.fleet.carry_out import Effects, carry_out, forget_node
+from llmgw.fleet.events import Event, node_event
+from llmgw.fleet.lives import Life, refuse_life
+from llmgw.fleet.model import Fleet, InheritedRoute, Node, ReplicaState, RouterState
+from llmgw.fleet.observe import Enrolment, forgive_pause, heard, register, report, witness
+from llmgw.fleet.reconcile import reconcile
+from llmgw.fleet.routes import routes
+from llmgw.fleet.settings import FleetSettings
+from llmgw.messages.agent import (
+    Command,
+    HeldShard,
+    LogChunk,
+    Register,
+    Registered,
+    Report,
+    Reported,
+)
+from llmgw.messages.findings import Finding
+from llmgw.messages.routes import ModelRoute, RouteEndpoint, RouteTable, TableVersion, Telemetry
+from llmgw.server.mailbox import Mailbox
+
+log = structlog.get_logger("hub")
+
+ROUNDS_MAX = 200
+"""Rounds of reconcile in one turn. More is a decision that does not take; it is logged and tried again later."""
+FAILURES_KEPT = 200
+LOG_REQUESTS_MAX = 256
+
+
+class HubError(Exception):
+    """A message that is refused. `status` is the HTTP status, `code` stable, the message a sentence."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Two clocks: `monotonic` decides, `wall` is written into history."""
+
+    monotonic: Callable[[], float]
+    wall: Callable[[], float]
+
+
+class Ids(Protocol):
+    """Where ids come from."""
+
+    def session(self) -> str: ...
+
+    def replica(self, model: str) -> str: ...
+
+    def request(self) -> str: ...
+
+
+class Memory(Protocol):
+    """What the hub writes down. Calls return at once; the store keeps them in order."""
+
+    def record(self, events: Iterable[Event], at: float) -> None: ...
+
+    def node_registered(self, node: Node, life: Life, at: float) -> None: ...
+
+
+@dataclass(slots=True)
+class FailedShard:
+    """A shard's end, kept for people: why, and its last output."""
+
+    rank: int
+    node: str
+    reason: str
+    exit_code: int | None
+    output_tail: list[str]
+
+
+@dataclass(slots=True)
+class Failure:
+    """A replica's end with every rank's last words."""
+
+    replica_id: str
+    model: str
+    profile: str
+    at: float
+    reason: str
+    shards: dict[int, FailedShard] = field(default_factory=dict)
+
+
+class Hub:
+    """The control plane's state and its verbs."""
+
+    def __init__(
+        self,
+        *,
+        epoch: str,
+        catalog: Catalog,
+        settings: FleetSettings,
+        clock: Clock,
+        ids: Ids,
+        memory: Memory,
+        publish: Callable[[RouteTable], None],
+        static: dict[str, list[RouteEndpoint]] | None = None,
+        known_nodes: Iterable[Node] = (),
+    ) -> None:
+        self.epoch = epoch
+        self.catalog = catalog
+        self.settings = settings
+        self.clock = clock
+        self.static = static or {}
+        self.fleet = Fleet(nodes={node.node_id: node for node in known_nodes})
+        self.lives: dict[str, Life] = {}
+        self.failures: OrderedDict[str, Failure] = OrderedDict()
+        self.clones: dict[str, str] = {}
+        """Node id → the sentence with which a cloned machine was last refused."""
+        self.table: RouteTable | None = None
+        self.changed = asyncio.Event()
+        """Set whenever `turn` has something to look at."""
+        self._ids = ids
+        self._memory = memory
+        self._publish = publish
+        self._mailboxes: dict[str, Mailbox] = {}
+        self._sessions: dict[str, str] = {}
+        self._log_requests: dict[str, asyncio.Future[LogChunk]] = {}
+        self._created_s = int(clock.wall())
+        self._routes_held = True
+
+    # What agents say.
+
+    def register(self, message: Register, enrolment: Enrolment, server_version: str) -> Registered:
+        """Take a registration; the caller has proven that the node is who it says (invariant 5).
+
+        Raises HubError 409 for an older life or a clone.
+        """
+        now = self.clock.monotonic()
+        node = self.fleet.nodes.get(message.node_id)
+        still_speaks = (
+            node is not None and node.session is not None and now - node.last_heard < self.settings.lost_after_s
+        )
+        refusal = refuse_life(self.lives.get(message.node_id), message, still_speaks=still_speaks)
+        if refusal is not None:
+            if self.lives[message.node_id].boot_id != message.boot_id and message.node_id not in self.clones:
+                self._keep([node_event(message.node_id, "clone refused", refusal)])
+            if self.lives[message.node_id].boot_id != message.boot_id:
+                self.clones[message.node_id] = refusal
+            log.warning("registration refused", node=message.node_id, reason=refusal)
+            raise HubError(409, "older_life", refusal)
+        self.clones.pop(message.node_id, None)
+        self._end_session(message.node_id)
+        session = self._ids.session()
+        self.lives[message.node_id] = Life.of(message)
+        self._sessions[session] = message.node_id
+        self._mailboxes[message.node_id] = Mailbox(session)
+        self._keep(register(self.fleet, message, enrolment, session, now))
+        self._remember_failures(message.held)
+        self._memory.node_registered(
+            self.fleet.nodes[message.node_id], self.lives[message.node_id], self.clock.wall()
+        )
+        self.changed.set()
+        return Registered(session=session, server_version=server_version)
+
+    def node_of(self, session: str) -> str:
+        """The node of a live session. Raises HubError 410 when it is unknown or superseded."""
+        node_id = self._sessions.get(session)
+        node = self.fleet.nodes.get(node_id) if node_id is not None else None
+        if node_id is None or node is None or node.session != session:
+            raise HubError(410, "session_over", "this session is unknown or superseded; register again")
+        return node_id
+
+    async def poll(self, session: str, acked: int, wait_s: float) -> list[Command]:
+        """Commands after `acked`, waiting up to `wait_s` for one. Raises HubError 410."""
+        node_id = self.node_of(session)
+        mailbox = self._mailboxes[node_id]
+        mailbox.acknowledge(acked)
+        self._heard(node_id)
+        commands = await mailbox.wait(wait_s)
+        if mailbox.closed:
+            raise HubError(410, "session_over", "this session was superseded; register again")
+        self._heard(node_id)
+        return commands
+
+    def report(self, message: Report) -> Reported:
+        """Take heartbeats, transitions and answers. Raises HubError 410."""
+        node_id = self.node_of(message.session)
+        now = self.clock.monotonic()
+        self._remember_failures(message.shards)
+        self._keep(report(self.fleet, node_id, message.inventory, message.shards, now))
+        for chunk in message.logs:
+            waiting = self._log_requests.pop(chunk.request_id, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(chunk)
+        self.changed.set()
+        return Reported(
+            forget=[item.spec.shard_id for item in message.shards if item.phase in ("stopped", "failed")]
+        )
+
+    async def read_log(
+        self, node_id: str, shard_id: str, stream: str, offset: int | None, lines: int, timeout_s: float
+    ) -> LogChunk:
+        """Ask a node for a part of a shard's output. Raises HubError 504 when it does not answer in time."""
+        mailbox = self._mailboxes.get(node_id)
+        if mailbox is None or mailbox.closed:
+            raise HubError(503, "node_silent", f"{node_id} has no session now, so its logs cannot be read")
+        if len(self._log_requests) >= LOG_REQUESTS_MAX:
+            raise HubError(503, "busy", "too many log requests are waiting for answers; try again in a moment")
+        request_id = self._ids.request()
+        future: asyncio.Future[LogChunk] = asyncio.get_running_loop().create_future()
+        self._log_requests[request_id] = future
+        try:
+            if not mailbox.read_log(request_id, shard_id, stream, offset, lines):
+                raise HubError(503, "busy", f"too many commands wait for {node_id}; try again in a moment")
+            return await asyncio.wait_for(future, timeout_s)
+        except TimeoutError:
+            raise HubError(504, "node_silent", f"{node_id} did not answer within {timeout_s:.0f} s") from None
+        finally:
+            self._log_requests.pop(request_id, None)
+
+    # What routers say.
+
+    def import_table(self, table: RouteTable) -> None:
+        """Take over the table of routers that outlived the previous server, before anything is changed."""
+        now = self.clock.monotonic()
+        for model in table.models:
+            for endpoint in model.endpoints:
+                if endpoint.node is not None and endpoint.id not in self.fleet.replicas:
+                    self.fleet.inherited.setdefault(
+                        endpoint.id, InheritedRoute(model.name, endpoint, alive_at=now)
+                    )
+
+    def release_routes(self) -> None:
+        """From now on tables are published: running routers were asked for theirs, or there are none."""
+        self._routes_held = False
+        self.changed.set()
+
+    def router_connected(self, router_id: str) -> None:
+        """A router is there: planned stops wait for its acknowledgements."""
+        self.fleet.routers.setdefault(router_id, RouterState())
+
+    def router_gone(self, router_id: str) -> None:
+        """A router's process has ended: nothing waits for it any more."""
+        self.fleet.routers.pop(router_id, None)
+        self.changed.set()
+
+    def telemetry(self, router_id: str, message: Telemetry) -> None:
+        """Take what a router saw."""
+        state = self.fleet.routers.setdefault(router_id, RouterState())
+        if (state.acked, state.in_flight) != (message.acked, message.in_flight):
+            self.changed.set()
+        state.acked = message.acked
+        state.in_flight = message.in_flight
+        now = self.clock.monotonic()
+        for endpoint_id in message.alive:
+            witness(self.fleet, endpoint_id, now)
+
+    def probed(self, replica_id: str, works: bool) -> None:
+        """A one-token probe of a replica's leader has ended."""
+        if works:
+            witness(self.fleet, replica_id, self.clock.monotonic())
+
+    # Deciding.
+
+    def turn(self) -> None:
+        """Decide and carry out until nothing is left to do, then publish the routes that follow."""
+        now = self.clock.monotonic()
+        for _ in range(ROUNDS_MAX):
+            actions = reconcile(self.fleet, self.catalog, now, self.settings, self._ids.replica)
+            if not actions:
+                break
+            effects = Effects()
+            for action in actions:
+                carry_out(self.fleet, self.catalog, action, now, self.settings, effects)
+            self._deliver(effects)
+        else:
+            log.error(
+                "reconcile does not come to an end", rounds=ROUNDS_MAX, actions=[repr(a) for a in actions[:5]]
+            )
+        self._close_lost_sessions()
+        self._publish_routes()
+
+    def forgive_pause(self, pause_s: float) -> None:
+        """This process stood still for so long: every deadline moves by it."""
+        log.warning("the control plane stood still; deadlines are extended", pause_s=round(pause_s, 1))
+        forgive_pause(self.fleet, pause_s)
+
+    def start_settling(self) -> None:
+        """Called once, at start."""
+        now = self.clock.monotonic()
+        self.fleet.settling_until = now + self.settings.settle_s
+        for node in self.fleet.nodes.values():
+            node.since = now
+
+    # What operators want.
+
+    def set_catalog(self, catalog: Catalog, static: dict[str, list[RouteEndpoint]], event: Event) -> None:
+        """Another revision rules from now on."""
+        self.catalog = catalog
+        self.static = static
+        self._keep([event])
+        self.changed.set()
+
+    def set_cordon(self, node_id: str, cordoned: bool, by: str) -> None:
+        """Only stops placement, or allows it again."""
+        node = self.fleet.nodes[node_id]
+        node.cordoned = cordoned
+        self._keep([node_event(node_id, "cordoned" if cordoned else "uncordoned", f"by {by}")])
+        self.changed.set()
+
+    def set_drain(self, node_id: str, draining: bool, forced: bool, by: str) -> None:
+        """Move everything off the node, or stop doing so."""
+        node = self.fleet.nodes[node_id]
+        node.draining, node.drain_forced = draining, draining and forced
+        event = ("draining by force" if forced else "draining") if draining else "undrained"
+        self._keep([node_event(node_id, event, f"by {by}")])
+        self.changed.set()
+
+    def restart_replica(self, replica_id: str, by: str) -> None:
+        """Replace the replica by a fresh one, bringing that up first."""
+        self.fleet.replicas[replica_id].restart_by = by
+        self._keep([Event("operator", replica_id, "restart asked for", f"by {by}")])
+        self.changed.set()
+
+    def remove_node(self, node_id: str, by: str) -> None:
+        """Forget a node and what was believed to run there."""
+        self._end_session(node_id)
+        self.lives.pop(node_id, None)
+        self.clones.pop(node_id, None)
+        forget_node(self.fleet, node_id, self.clock.monotonic())
+        self._keep([node_event(node_id, "removed", f"by {by}")])
+        self.changed.set()
+
+    def findings(self) -> list[Finding]:
+        """What is wrong with the fleet as a whole."""
+        found = [
+            Finding(
+                check="cloned-machine",
+                severity="error",
+                where=node_id,
+                what=sentence,
+                why="two machines under one identity would use each other's commands",
+                remedy="give the clone its own host name, then `llmgw ctl cert issue-client` and start its agent",
+            )
+            for node_id, sentence in self.clones.items()
+        ]
+        for node in self.fleet.nodes.values():
+            found += node.inventory.findings
+        return found
+
+    # Inside.
+
+    def _heard(self, node_id: str) -> None:
+        events = heard(self.fleet, node_id, self.clock.monotonic())
+        if events:
+            self._keep(events)
+            self.changed.set()
+
+    def _keep(self, events: Iterable[Event]) -> None:
+        events = list(events)
+        for event in events:
+            log.info(
+                event.event, kind=event.kind, subject=event.subject, reason=event.reason, nodes=list(event.nodes)
+            )
+        if events:
+            self._memory.record(events, self.clock.wall())
+
+    def _deliver(self, effects: Effects) -> None:
+        for node_id, spec in effects.starts:
+            mailbox = self._mailboxes.get(node_id)
+            if mailbox is not None:
+                mailbox.start(spec)
+        for node_id, shard_id, reason in effects.stops:
+            mailbox = self._mailboxes.get(node_id)
+            if mailbox is not None:
+                mailbox.stop(shard_id, reason)
+        for event in effects.events:
+            failure = self.failures.get(event.subject)
+            if event.kind == "replica" and event.event == "failed":
+                self._note_failure(event.subject, event.reason, failure)
+        self._keep(effects.events)
+
+    def _note_failure(self, replica_id: str, reason: str, failure: Failure | None) -> None:
+        replica = self.fleet.replicas.get(replica_id)
+        if replica is None:
+            return
+        failure = failure or Failure(replica_id, replica.model, replica.profile, self.clock.wall(), reason)
+        failure.reason = reason
+        for rank, shard in replica.shards.items():
+            if rank not in failure.shards and (shard.output_tail or shard.reason):
+                failure.shards[rank] = FailedShard(
+                    rank, shard.node_id, shard.reason or shard.phase, shard.exit_code, shard.output_tail
+                )
+        self.failures[replica_id] = failure
+        while len(self.failures) > FAILURES_KEPT:
+            self.failures.popitem(last=False)
+
+    def _remember_failures(self, held: list[HeldShard]) -> None:
+        # A rank's first failure is the one worth keeping; what follows is its consequence.
+        for item in held:
+            failure = self.failures.get(item.spec.replica_id)
+            if item.phase == "failed" and failure is not None and item.spec.rank not in failure.shards:
+                found = self.fleet.shard(item.spec.shard_id)
+                node_id = found[1].node_id if found is not None else "?"
+                failure.shards[item.spec.rank] = FailedShard(
+                    item.spec.rank, node_id, item.reason or "failed", item.exit_code, item.output_tail
+                )
+
+    def _close_lost_sessions(self) -> None:
+        for node_id, mailbox in self._mailboxes.items():
+            node = self.fleet.nodes.get(node_id)
+            if not mailbox.closed and (node is None or node.session != mailbox.session):
+                mailbox.close()
+                self._sessions.pop(mailbox.session, None)
+
+    def _end_session(self, node_id: str) -> None:
+        mailbox = self._mailboxes.pop(node_id, None)
+        if mailbox is not None:
+            mailbox.close()
+            self._sessions.pop(mailbox.session, None)
+
+    def _publish_routes(self) -> None:
+        if self._routes_held:
+            return
+        models = routes(self.fleet, self.catalog, self.static, self._created_s)
+        if self.table is None or models != self.table.models:
+            number = self.table.version.number + 1 if self.table is not None else 1
+            self.table = RouteTable(version=TableVersion(self.epoch, number), models=models)
+            self._publish(self.table)
+        for replica in self.fleet.replicas.values():
+            if replica.state is ReplicaState.DRAINING and replica.withdrawn is None:
+                replica.withdrawn = self.table.version
+                self.changed.set()
+
+
+def routes_of(table: RouteTable | None, replica_id: str) -> ModelRoute | None:
+    """The route that sends requests to the replica, or None."""
+    for model in table.models if table is not None else ():
+        if any(endpoint.id == replica_id for endpoint in model.endpoints):
+            return model
+    return None

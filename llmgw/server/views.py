@@ -1,0 +1,267 @@
+"""The hub's beliefs in the admin API's shapes. Reads only."""
+
+from __future__ import annotations
+
+from llmgw.config.addresses import join_host_port
+from llmgw.config.catalog import CatalogModel, Profile
+from llmgw.fleet.model import Fleet, Node, NodeState, Replica, ReplicaState, Shard
+from llmgw.fleet.placement import Room, Wanted, place
+from llmgw.fleet.reconcile import leaving_reason, replacement_of
+from llmgw.fleet.routes import endpoint_of
+from llmgw.messages.admin import (
+    ExplainProfile,
+    ExplainView,
+    FabricView,
+    FilterTally,
+    ModelView,
+    NodeView,
+    ProfileView,
+    ReplicaView,
+    ShardView,
+)
+from llmgw.server.hub import Hub
+
+
+def replica_views(hub: Hub) -> list[ReplicaView]:
+    """Every replica, by model and then age."""
+    replicas = sorted(hub.fleet.replicas.values(), key=lambda r: (r.model, r.created_at, r.replica_id))
+    return [_replica(hub, replica) for replica in replicas]
+
+
+def node_views(hub: Hub) -> list[NodeView]:
+    """Every node, by id."""
+    used = hub.fleet.gpus_in_use()
+    return [_node(hub, node, used.get(node.node_id, set())) for node in _sorted_nodes(hub.fleet)]
+
+
+def fabric_views(hub: Hub) -> list[FabricView]:
+    """Every fabric that a node declares, by name."""
+    used = hub.fleet.gpus_in_use()
+    names = sorted({offer.name for node in hub.fleet.nodes.values() for offer in node.inventory.fabrics})
+    views = []
+    for name in names:
+        usable = [node for node in _sorted_nodes(hub.fleet) if node.fabric(name) is not None]
+        live = [node for node in usable if node.state is not NodeState.LOST]
+        rates = [offer.rate_gbps for node in live if (offer := node.fabric(name)) and offer.rate_gbps is not None]
+        views.append(
+            FabricView(
+                name=name,
+                nodes=[node.node_id for node in live],
+                unusable={
+                    node.node_id: _unusable(node, name)
+                    for node in _sorted_nodes(hub.fleet)
+                    if node not in live and any(offer.name == name for offer in node.inventory.fabrics)
+                },
+                gpus=sum(len(node.gpus) for node in live),
+                gpus_free=sum(
+                    sum(1 for gpu in node.gpus if gpu.usable and gpu.uuid not in used.get(node.node_id, set()))
+                    for node in live
+                    if node.offered
+                ),
+                rate_gbps=min(rates, default=None),
+                replicas=sorted(r.replica_id for r in hub.fleet.replicas.values() if r.fabric == name),
+            )
+        )
+    return views
+
+
+def model_views(hub: Hub) -> list[ModelView]:
+    """Every model of the catalog, by name."""
+    return [
+        ModelView(
+            name=model.name,
+            aliases=model.aliases,
+            source=model.source,
+            task=model.task,
+            static_endpoints=[endpoint.url for endpoint in model.endpoints],
+            profiles=[_profile(hub, model, profile) for profile in model.profiles],
+            endpoints_ready=sum(
+                len(route.endpoints)
+                for route in (hub.table.models if hub.table else ())
+                if route.name == model.name
+            ),
+        )
+        for model in sorted(hub.catalog.models, key=lambda model: model.name)
+    ]
+
+
+def explain_view(hub: Hub, model: CatalogModel) -> ExplainView:
+    """Why the model's replicas run where they do, or why they do not: placement's own filters, tallied."""
+    return ExplainView(model=model.name, profiles=[_explain(hub, model, p) for p in model.profiles])
+
+
+def drain_left(hub: Hub, node: Node) -> list[str]:
+    """While a node drains: what is still there and why, a sentence each."""
+    if not node.draining:
+        return []
+    left = []
+    for replica, _ in hub.fleet.shards_on(node.node_id):
+        if replica.state is ReplicaState.DRAINING:
+            left.append(f"{replica.replica_id} is running out its requests")
+        elif not replica.live:
+            left.append(f"{replica.replica_id} is being stopped")
+        elif (other := replacement_of(hub.fleet, replica)) is not None:
+            left.append(f"{replica.replica_id} waits until its replacement {other.replica_id} is ready")
+        else:
+            found = hub.catalog.find(replica.model, replica.profile)
+            verdict = (
+                place(hub.fleet, Wanted(replica.model, found[1]), Room.of(hub.fleet))
+                if found is not None
+                else None
+            )
+            if verdict is not None and verdict.seats is None:
+                left.append(
+                    f"{replica.replica_id} is left serving, since nothing else can take it: {verdict.reason}"
+                )
+            else:
+                left.append(f"{replica.replica_id} waits for its turn")
+    return left
+
+
+def _node(hub: Hub, node: Node, used: set[str]) -> NodeView:
+    now = hub.clock.monotonic()
+    heard = now - node.last_heard
+    return NodeView(
+        node_id=node.node_id,
+        state=node.state.value,
+        reason=node.reason,
+        address=node.address,
+        version=node.version or None,
+        cordoned=node.cordoned,
+        draining=node.draining,
+        drain_left=drain_left(hub, node),
+        last_heard_s=round(max(0.0, heard), 1) if heard < 1e9 else None,
+        certificate_expires_at=node.certificate_expires_at,
+        gpus=node.gpus,
+        gpus_in_use=sorted(gpu.index for gpu in node.gpus if gpu.uuid in used),
+        fabrics=node.inventory.fabrics,
+        ports=node.inventory.ports,
+        engines=[
+            f"{offer.name} ({offer.problem})" if offer.problem else offer.name for offer in node.inventory.engines
+        ],
+        replicas=sorted({replica.replica_id for replica, _ in hub.fleet.shards_on(node.node_id)}),
+        findings=node.inventory.findings,
+    )
+
+
+def _replica(hub: Hub, replica: Replica) -> ReplicaView:
+    fleet = hub.fleet
+    leader = replica.leader
+    node = fleet.nodes.get(leader.node_id) if leader is not None else None
+    endpoint = (
+        join_host_port(node.address, leader.http_port)
+        if leader is not None and leader.http_port and node is not None and node.address
+        else None
+    )
+    found = hub.catalog.find(replica.model, replica.profile)
+    return ReplicaView(
+        replica_id=replica.replica_id,
+        model=replica.model,
+        profile=replica.profile,
+        engine=replica.engine,
+        state=replica.state.value,
+        since=_wall(hub, replica.since),
+        created_at=_wall(hub, replica.created_at),
+        fabric=replica.fabric,
+        nodes=replica.node_ids,
+        endpoint=endpoint,
+        routed=endpoint_of(fleet, replica) is not None,
+        outdated=found is None or found[0].profile_hashes[replica.profile] != replica.profile_hash,
+        replaces=replica.replaces,
+        reason=_why(hub, replica),
+        in_flight=sum(router.in_flight.get(replica.replica_id, 0) for router in fleet.routers.values()),
+        shards=[_shard(fleet, shard) for _, shard in sorted(replica.shards.items())],
+    )
+
+
+def _why(hub: Hub, replica: Replica) -> str | None:
+    reason = leaving_reason(hub.fleet, hub.catalog, replica) if replica.live else None
+    return f"{reason}; waits for its replacement" if reason else replica.reason
+
+
+def _shard(fleet: Fleet, shard: Shard) -> ShardView:
+    node = fleet.nodes.get(shard.node_id)
+    index = {gpu.uuid: gpu.index for gpu in node.gpus} if node is not None else {}
+    return ShardView(
+        shard_id=shard.shard_id,
+        rank=shard.spec.rank,
+        node=shard.node_id,
+        gpus=[index[uuid] for uuid in shard.spec.gpus if uuid in index],
+        phase=shard.phase,
+        reason=shard.reason,
+        exit_code=shard.exit_code,
+        engine_pid=shard.engine_pid,
+        output_tail=shard.output_tail,
+        progress=shard.progress,
+    )
+
+
+def _profile(hub: Hub, model: CatalogModel, profile: Profile) -> ProfileView:
+    states = [
+        replica.state
+        for replica in hub.fleet.replicas.values()
+        if (replica.model, replica.profile) == (model.name, profile.name)
+    ]
+    ready = states.count(ReplicaState.READY)
+    return ProfileView(
+        name=profile.name,
+        engine=profile.engine,
+        nodes=profile.nodes,
+        gpus_per_node=profile.gpus_per_node,
+        wanted=profile.replicas,
+        ready=ready,
+        starting=states.count(ReplicaState.STARTING),
+        failed=states.count(ReplicaState.FAILED),
+        reason=None if ready >= profile.replicas else _explain(hub, model, profile).summary,
+    )
+
+
+def _explain(hub: Hub, model: CatalogModel, profile: Profile) -> ExplainProfile:
+    fleet = hub.fleet
+    replicas = [r for r in fleet.replicas.values() if (r.model, r.profile) == (model.name, profile.name)]
+    ready = sum(1 for replica in replicas if replica.state is ReplicaState.READY)
+    live = sum(1 for replica in replicas if replica.live)
+    verdict = place(fleet, Wanted(model.name, profile), Room.of(fleet))
+    backoff = fleet.backoff.get((model.name, profile.name))
+    wait_s = backoff.not_before - hub.clock.monotonic() if backoff is not None else 0.0
+    if ready >= profile.replicas:
+        summary = f"{ready} of {profile.replicas} wanted are ready"
+    elif fleet.settling:
+        summary = "the server has just started and waits for its nodes before it places anything"
+    elif live >= profile.replicas:
+        summary = f"{ready} of {profile.replicas} wanted are ready, {live - ready} are starting"
+    elif wait_s > 0 and backoff is not None:
+        summary = (
+            f"tried again in {wait_s:.0f} s after {backoff.failures} "
+            f"{'failure' if backoff.failures == 1 else 'failures'}, the last: {backoff.reason}"
+        )
+    elif verdict.seats is None:
+        summary = f"cannot be placed: {verdict.reason}"
+    else:
+        summary = f"{ready} of {profile.replicas} wanted are ready; the next is about to be placed"
+    return ExplainProfile(
+        name=profile.name,
+        wanted=profile.replicas,
+        ready=ready,
+        summary=summary,
+        placed={replica.replica_id: replica.node_ids for replica in replicas if replica.live},
+        feasible=verdict.feasible,
+        refused=[FilterTally(reason=reason, nodes=nodes) for reason, nodes in verdict.refused.items()],
+        retry_in_s=round(wait_s, 1) if wait_s > 0 else None,
+        last_failure=backoff.reason if backoff is not None else None,
+    )
+
+
+def _unusable(node: Node, name: str) -> str:
+    if node.state is NodeState.LOST:
+        return "the node is lost"
+    offer = next(offer for offer in node.inventory.fabrics if offer.name == name)
+    return offer.reason or "not usable"
+
+
+def _sorted_nodes(fleet: Fleet) -> list[Node]:
+    return sorted(fleet.nodes.values(), key=lambda node: node.node_id)
+
+
+def _wall(hub: Hub, monotonic: float) -> float:
+    return round(hub.clock.wall() - (hub.clock.monotonic() - monotonic), 3)

@@ -1,0 +1,237 @@
+"""The core decides as DESIGN.md section 4 says, over whole lives of small fleets."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmgw.config.catalog import Catalog, CatalogModel, Profile
+from llmgw.fleet.model import NodeState, ReplicaState
+from tests.fleet.world import Machine, World
+
+
+def catalog(*, big: int = 2, small: int = 2, **profile: object) -> Catalog:
+    return Catalog(
+        models=[
+            CatalogModel(
+                name="big", profiles=[Profile(engine="sim", nodes=2, gpus_per_node=4, replicas=big, **profile)]
+            ),
+            CatalogModel(
+                name="small", profiles=[Profile(engine="sim", gpus_per_node=1, replicas=small, **profile)]
+            ),
+        ]
+    )
+
+
+def four_nodes() -> list[Machine]:
+    return [Machine(f"node0{i}", ["ib-a" if i < 3 else "ib-b"]) for i in (1, 2, 3, 4)]
+
+
+@pytest.fixture
+def world() -> World:
+    world = World(catalog(), four_nodes())
+    world.run(20)
+    assert len(world.serving("big")) == 2
+    assert len(world.serving("small")) == 2
+    return world
+
+
+def test_an_empty_fleet_fills_up_after_settling() -> None:
+    world = World(catalog(), four_nodes())
+    world.run(1)
+    assert not world.fleet.replicas
+    world.run(19)
+    fabrics = sorted(world.fleet.replicas[r].fabric or "" for r in world.replicas("big"))
+    assert fabrics == ["ib-a", "ib-b"]
+
+
+def test_small_replicas_leave_a_whole_fabric_free_for_gangs(world: World) -> None:
+    nodes = {world.fleet.replicas[r].node_ids[0] for r in world.replicas("small")}
+    assert nodes == {"node01", "node02"}
+
+
+def test_a_lost_node_s_replica_returns_on_the_fabric_that_can_hold_it(world: World) -> None:
+    world.kill("node02")
+    world.run(40)
+    assert world.fleet.nodes["node02"].state is NodeState.LOST
+    big = [world.fleet.replicas[r] for r in world.serving("big")]
+    assert len(big) == 2
+    assert all(set(replica.node_ids) == {"node03", "node04"} for replica in big)
+    assert len(world.serving("small")) == 2
+
+
+def test_a_silent_node_whose_shards_work_is_unreachable_and_still_routed_to(world: World) -> None:
+    before = world.serving("small")
+    world.machines["node02"].connected = False
+    world.run(60)
+    assert world.fleet.nodes["node02"].state is NodeState.UNREACHABLE
+    assert world.serving("small") == before
+    world.machines["node02"].connected = True
+    world.run(2)
+    assert world.fleet.nodes["node02"].state is NodeState.READY
+    assert world.serving("small") == before
+
+
+def test_an_unreachable_node_is_lost_at_the_long_limit_and_its_copy_is_stopped_when_it_returns(
+    world: World,
+) -> None:
+    world.machines["node02"].connected = False
+    world.run(400)
+    assert world.fleet.nodes["node02"].state is NodeState.LOST
+    assert len(world.serving("small")) == 2
+    world.machines["node02"].connected = True
+    world.run(20)
+    held = [item.spec.model for machine in world.machines.values() for item in machine.held.values()]
+    assert held.count("small") == 2
+    assert held.count("big") == 4
+
+
+def test_a_returning_replica_resumes_when_nothing_could_replace_it() -> None:
+    world = World(catalog(big=0, small=1), [Machine("node01", []), Machine("node02", [], gpus=0)])
+    world.run(10)
+    (replica_id,) = world.serving("small")
+    world.machines["node01"].connected = False
+    world.run(400)
+    assert world.serving("small") == []
+    world.machines["node01"].connected = True
+    world.run(5)
+    assert world.serving("small") == [replica_id]
+
+
+def test_a_server_restart_adopts_everything_and_starts_nothing(world: World) -> None:
+    held = {name: set(machine.held) for name, machine in world.machines.items()}
+    serving = (world.serving("big"), world.serving("small"))
+    world.start_server()
+    world.run(20)
+    assert {name: set(machine.held) for name, machine in world.machines.items()} == held
+    assert sorted(world.serving("big")) == sorted(serving[0])
+    assert sorted(world.serving("small")) == sorted(serving[1])
+
+
+def test_half_a_gang_waits_for_settling_and_is_then_stopped(world: World) -> None:
+    world.machines["node04"].alive = False
+    world.settings = type(world.settings)(settle_s=10.0)
+    world.start_server()
+    world.run(5)
+    adopting = world.replicas("big", ReplicaState.ADOPTING)
+    assert len(adopting) == 1
+    assert all(len(machine.held) >= 1 for name, machine in world.machines.items() if name == "node03")
+    world.run(30)
+    assert not world.machines["node03"].held or all(
+        item.spec.replica_id not in adopting for item in world.machines["node03"].held.values()
+    )
+
+
+def test_a_model_gone_from_the_catalog_is_stopped_after_a_restart(world: World) -> None:
+    world.catalog = catalog(small=0)
+    world.start_server()
+    world.run(20)
+    assert not [
+        item
+        for machine in world.machines.values()
+        for item in machine.held.values()
+        if item.spec.model == "small"
+    ]
+
+
+def test_a_registration_that_names_nothing_fails_what_was_believed_to_run(world: World) -> None:
+    machine = world.machines["node01"]
+    gone = {item.spec.replica_id for item in machine.held.values()}
+    machine.held.clear()
+    machine.session = None
+    world.run(3)
+    failed = {event.subject for event in world.events if event.event == "failed"}
+    assert gone <= failed
+    world.run(30)
+    assert len(world.serving("small")) == 2
+
+
+def test_a_drain_brings_each_replacement_up_before_it_stops_the_original() -> None:
+    world = World(catalog(big=1, small=2), four_nodes())
+    world.run(20)
+    node = world.fleet.replicas[world.replicas("small")[0]].node_ids[0]
+    world.fleet.nodes[node].draining = True
+    fewest = 2
+    for _ in range(60):
+        world.run(1)
+        fewest = min(fewest, len(world.serving("small")))
+    assert fewest == 2
+    assert not world.machines[node].held
+    assert len(world.serving("big")) == 1
+
+
+def test_what_cannot_be_moved_is_left_serving_unless_forced(world: World) -> None:
+    for node in world.fleet.nodes.values():
+        node.draining = True
+    world.run(30)
+    assert len(world.serving("big")) == 2
+    for node in world.fleet.nodes.values():
+        node.drain_forced = True
+    world.run(30)
+    assert world.serving("big") == []
+    assert not any(machine.held for machine in world.machines.values())
+
+
+def test_a_changed_profile_rolls_one_replica_at_a_time(world: World) -> None:
+    before = set(world.replicas("small"))
+    world.catalog = catalog(args=["--x"])
+    fewest = 2
+    for _ in range(60):
+        world.run(1)
+        fewest = min(fewest, len(world.serving("small")))
+    assert fewest == 2
+    assert not before & set(world.replicas("small"))
+
+
+def test_scaling_down_drains_the_newest_and_up_places_more(world: World) -> None:
+    world.catalog = catalog(small=1)
+    world.run(10)
+    assert len(world.replicas("small")) == 1
+    world.catalog = catalog(small=4)
+    world.run(10)
+    assert len(world.serving("small")) == 4
+
+
+def test_gpus_that_no_node_has_are_explained_and_nothing_loops() -> None:
+    world = World(
+        Catalog(models=[CatalogModel(name="huge", profiles=[Profile(engine="sim", gpus_per_node=16)])]),
+        four_nodes(),
+    )
+    world.run(20)
+    assert not world.fleet.replicas
+
+
+def test_a_crash_loop_backs_off_and_a_first_crash_does_not(world: World) -> None:
+    replica_id = world.serving("small")[0]
+    machine = world.machines[world.fleet.replicas[replica_id].node_ids[0]]
+    world.crash_engine(machine, f"{replica_id}.0")
+    world.run(4)
+    assert len(world.serving("small")) == 2
+    replica_id = world.serving("small")[0]
+    machine = world.machines[world.fleet.replicas[replica_id].node_ids[0]]
+    world.crash_engine(machine, f"{replica_id}.0")
+    world.run(8)
+    assert len(world.serving("small")) == 1
+    world.run(10)
+    assert len(world.serving("small")) == 2
+
+
+def test_a_restart_that_was_asked_for_replaces_the_replica(world: World) -> None:
+    replica_id = world.serving("small")[0]
+    world.fleet.replicas[replica_id].restart_by = "test"
+    world.run(20)
+    assert replica_id not in world.fleet.replicas
+    assert len(world.serving("small")) == 2
+
+
+def test_a_late_message_of_an_ended_shard_does_not_bring_it_back(world: World) -> None:
+    machine = world.machines["node01"]
+    (shard_id, held) = next(iter(machine.held.items()))
+    replica_id = held.spec.replica_id
+    world.crash_engine(machine, shard_id)
+    world.run(5)
+    assert replica_id not in world.fleet.replicas
+    from llmgw.fleet.observe import report
+
+    report(world.fleet, "node01", None, [held], world.now)
+    world.turn()
+    assert replica_id not in world.fleet.replicas
