@@ -15,6 +15,7 @@ from llmgw.fleet.reconcile import reconcile
 from llmgw.fleet.routes import routes
 from llmgw.fleet.settings import FleetSettings
 from llmgw.messages.agent import (
+    LIVE_PHASES,
     EngineOffer,
     FabricOffer,
     Gpu,
@@ -141,7 +142,8 @@ class World:
     def _start(self, machine: Machine, spec: ShardSpec) -> None:
         if spec.shard_id in machine.held or spec.shard_id in machine.ended:
             return
-        taken = {gpu for held in machine.held.values() for gpu in held.spec.gpus}
+        live = [held for held in machine.held.values() if held.phase in LIVE_PHASES]
+        taken = {gpu for held in live for gpu in held.spec.gpus}
         assert not taken & set(spec.gpus), f"{spec.shard_id} is started on GPUs that are in use"
         machine.held[spec.shard_id] = HeldShard(
             spec=spec,
@@ -253,7 +255,7 @@ class World:
                     assert key not in owner, f"{key} belongs to {owner[key]} and {replica.replica_id}"
                     owner[key] = replica.replica_id
         for machine in self.machines.values():
-            held = [gpu for item in machine.held.values() for gpu in item.spec.gpus]
+            held = [g for item in machine.held.values() if item.phase in LIVE_PHASES for g in item.spec.gpus]
             assert len(held) == len(set(held)), f"{machine.node_id} uses a GPU twice"
         for route in routes(fleet, self.catalog, {}):  # 6
             for endpoint in route.endpoints:

@@ -1,0 +1,352 @@
+"""The control plane as the admin API sees it: the hub's views, and operators' changes written down first."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+import llmgw
+from llmgw.config.catalog import Catalog, CatalogModel, Profile
+from llmgw.fleet.events import Event
+from llmgw.fleet.model import Node, NodeState, Replica
+from llmgw.messages.admin import (
+    Done,
+    ExplainView,
+    FabricView,
+    HistoryEntry,
+    LogView,
+    ModelView,
+    NewToken,
+    NodeView,
+    ReplicaView,
+    ServerView,
+    TokenView,
+)
+from llmgw.messages.findings import Finding
+from llmgw.server.admin.backend import AdminError
+from llmgw.server.catalogs import scaled, static_endpoints
+from llmgw.server.hub import Failure, Hub, HubError
+from llmgw.server.store.errors import StoreError
+from llmgw.server.store.interface import StoreInterface
+from llmgw.server.store.tokens import hash_secret, matching_token, token_name_problem
+from llmgw.server.views import (
+    explain_view,
+    fabric_views,
+    model_views,
+    node_views,
+    replica_views,
+)
+
+LOG_TIMEOUT_S = 10.0
+REPLICAS_MAX = 1000
+NAMES_SHOWN_MAX = 20
+
+
+class Backend:
+    """`AdminBackend` over the hub and the store."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        store: StoreInterface,
+        *,
+        listen: str,
+        config_path: Path | None,
+        started_at: float,
+        routers: Callable[[], list[str]],
+        problems: Callable[[], list[Finding]],
+    ) -> None:
+        self._hub = hub
+        self._store = store
+        self._listen = listen
+        self._config_path = config_path
+        self._started_at = started_at
+        self._routers = routers
+        self._problems = problems
+
+    # Reading.
+
+    def server(self) -> ServerView:
+        """What this control plane is doing."""
+        return ServerView(
+            version=llmgw.__version__,
+            epoch=self._hub.epoch,
+            started_at=self._started_at,
+            settling=self._hub.fleet.settling,
+            listen=self._listen,
+            routers=self._routers(),
+            problems=[*self._store.findings(), *self._hub.findings(), *self._problems()],
+        )
+
+    def nodes(self) -> list[NodeView]:
+        """Every node."""
+        return node_views(self._hub)
+
+    def replicas(self) -> list[ReplicaView]:
+        """Every replica."""
+        return replica_views(self._hub)
+
+    def fabrics(self) -> list[FabricView]:
+        """Every fabric."""
+        return fabric_views(self._hub)
+
+    def models(self) -> list[ModelView]:
+        """Every model of the catalog."""
+        return model_views(self._hub)
+
+    def explain(self, model: str) -> ExplainView:
+        """Why the model runs where it does, or why it does not."""
+        return explain_view(self._hub, self._model(model))
+
+    async def history(
+        self, *, subject: str | None, kind: str | None, model: str | None, before: int | None, limit: int
+    ) -> list[HistoryEntry]:
+        """Newest first."""
+        # What was just done must be in the answer: the writer is at most a moment behind.
+        await self._store.flush(timeout_s=5.0)
+        return await self._store.history(subject=subject, kind=kind, model=model, before=before, limit=limit)
+
+    async def logs(self, replica_id: str, rank: int, stream: str, offset: int | None, lines: int) -> LogView:
+        """A part of a shard's output; of one that has ended, its last words."""
+        failure = self._hub.failures.get(replica_id)
+        replica = self._hub.fleet.replicas.get(replica_id)
+        if replica is None and failure is not None:
+            return _last_words(failure, rank, offset)
+        replica = self._replica(replica_id)
+        shard = replica.shards.get(rank)
+        if shard is None:
+            ranks = ", ".join(map(str, sorted(replica.shards))) or "none yet"
+            raise AdminError(404, "unknown_rank", f"{replica_id} has no rank {rank}; its ranks are {ranks}")
+        try:
+            chunk = await self._hub.read_log(shard.node_id, shard.shard_id, stream, offset, lines, LOG_TIMEOUT_S)
+        except HubError as error:
+            if failure is not None and rank in failure.shards:
+                return _last_words(failure, rank, offset)
+            raise AdminError(error.status, error.code, error.message) from None
+        if chunk.error is not None:
+            if failure is not None and rank in failure.shards:
+                return _last_words(failure, rank, offset)
+            raise AdminError(404, "no_log", f"{shard.node_id}: {chunk.error}")
+        return LogView(
+            replica_id=replica_id,
+            rank=rank,
+            node=shard.node_id,
+            offset=chunk.offset,
+            next_offset=chunk.next_offset,
+            text=chunk.text,
+            shard_over=shard.over,
+        )
+
+    # Changing.
+
+    async def scale(self, model: str, profile: str | None, replicas: int, *, by: str) -> Done:
+        """Another replica count: a new catalog revision."""
+        if not 0 <= replicas <= REPLICAS_MAX:
+            raise AdminError(400, "bad_count", f"{replicas} is not a number of replicas from 0 to {REPLICAS_MAX}")
+        found = self._model(model)
+        which = self._profile(found, profile)
+        name = f"{found.name}/{which.name}"
+        if which.replicas == replicas:
+            return Done(message=f"{name} has {replicas} already")
+        catalog = scaled(self._hub.catalog, found, which, replicas)
+        note = f"{name}: {which.replicas} → {replicas} replicas"
+        number = await self.take_catalog(catalog, by, note)
+        warnings = [
+            p.summary
+            for p in self.explain(found.name).profiles
+            if p.name == which.name and not p.feasible and replicas
+        ]
+        return Done(message=f"{note} (catalog revision {number})", warnings=warnings)
+
+    async def take_catalog(self, catalog: Catalog, by: str, note: str) -> int:
+        """Make a catalog the next revision and let it rule. Returns its number."""
+        static = static_endpoints(catalog, self._config_path)
+        number = await self._store.add_catalog_revision(catalog, by, note, self._now())
+        self._hub.set_catalog(
+            catalog, static, Event("catalog", f"revision {number}", "applied", f"{note}, by {by}")
+        )
+        return number
+
+    async def restart(self, replica_id: str, *, by: str) -> Done:
+        """Replace a replica by a fresh one; the fresh one is ready before this one stops."""
+        replica = self._replica(replica_id)
+        if not replica.live:
+            raise AdminError(409, "ending", f"{replica_id} is {replica.state} already")
+        self._hub.restart_replica(replica_id, by)
+        return Done(message=f"{replica_id} will be replaced; it serves until its replacement is ready")
+
+    async def cordon(self, node_id: str, cordoned: bool, *, by: str) -> Done:
+        """Stop placement on a node, or allow it again."""
+        node = self._node(node_id)
+        self._store.put_cordoned(node_id, cordoned, self._now())
+        await self._committed()
+        if node.cordoned != cordoned:
+            self._hub.set_cordon(node_id, cordoned, by)
+        word = "takes no new shards; what runs there stays" if cordoned else "takes new shards again"
+        return Done(message=f"{node_id} {word}")
+
+    async def drain(self, node_id: str, *, force: bool, by: str) -> Done:
+        """Move everything off a node."""
+        node = self._node(node_id)
+        self._store.put_draining(node_id, True, self._now(), force=force)
+        await self._committed()
+        self._hub.set_drain(node_id, True, force, by)
+        self._hub.turn()
+        left = next(view.drain_left for view in self.nodes() if view.node_id == node_id)
+        if not self._hub.fleet.shards_on(node_id):
+            return Done(message=f"{node_id} is drained: nothing runs there")
+        there = {replica.replica_id for replica, _ in self._hub.fleet.shards_on(node.node_id)}
+        return Done(message=f"{node_id} is draining: {len(there)} replicas to move", warnings=left)
+
+    async def undrain(self, node_id: str, *, by: str) -> Done:
+        """End a drain."""
+        node = self._node(node_id)
+        self._store.put_draining(node_id, False, self._now())
+        await self._committed()
+        if node.draining:
+            self._hub.set_drain(node_id, False, False, by)
+        return Done(
+            message=f"{node_id} takes new shards again" + ("; it is still cordoned" if node.cordoned else "")
+        )
+
+    async def remove_node(self, node_id: str, *, by: str) -> Done:
+        """Forget a node. One that serves must be drained first."""
+        node = self._node(node_id)
+        shards = self._hub.fleet.shards_on(node_id)
+        if node.state in (NodeState.READY, NodeState.UNREACHABLE) and shards:
+            raise AdminError(
+                409,
+                "serving",
+                f"{node_id} is {node.state} and holds {len(shards)} shards; run `llmgw ctl drain {node_id}` first",
+            )
+        self._store.remove_node(node_id)
+        await self._committed()
+        self._hub.remove_node(node_id, by)
+        warnings = []
+        if node.state is NodeState.READY:
+            warnings.append(
+                f"its agent still runs and will join again; revoke it with `llmgw ctl cert revoke {node_id}` or stop it"
+            )
+        return Done(message=f"{node_id} is removed; its history stays", warnings=warnings)
+
+    # Tokens.
+
+    async def authenticate(self, token: str) -> str | None:
+        """The token's name, or None."""
+        name = matching_token(self._store.token_hashes(), token)
+        if name is not None:
+            self._store.touch_token(name, self._now())
+        return name
+
+    async def tokens(self) -> list[TokenView]:
+        """All tokens, without their secrets."""
+        return self._store.tokens()
+
+    async def create_token(self, name: str, *, by: str) -> NewToken:
+        """A new named token; its secret is in this answer and nowhere else."""
+        problem = token_name_problem(name)
+        if problem is not None:
+            raise AdminError(400, "bad_name", problem)
+        secret = new_secret()
+        try:
+            await self._store.create_token(name, hash_secret(secret), self._now())
+        except StoreError as error:
+            raise AdminError(409, "exists", str(error)) from None
+        self._store.record("operator", name, "token created", self._now(), reason=f"by {by}")
+        return NewToken(name=name, token=secret)
+
+    async def revoke_token(self, name: str, *, by: str) -> Done:
+        """End a token at once."""
+        try:
+            await self._store.revoke_token(name, self._now())
+        except StoreError as error:
+            raise AdminError(404, "unknown_token", str(error)) from None
+        self._store.record("operator", name, "token revoked", self._now(), reason=f"by {by}")
+        return Done(message=f"token {name} is revoked")
+
+    # Inside.
+
+    def _now(self) -> float:
+        return self._hub.clock.wall()
+
+    async def _committed(self) -> None:
+        try:
+            await self._store.flush(timeout_s=10.0)
+        except StoreError as error:
+            raise AdminError(503, "store", str(error)) from None
+
+    def _model(self, name: str) -> CatalogModel:
+        for model in self._hub.catalog.models:
+            if name in model.served_names:
+                return model
+        known = [model.name for model in self._hub.catalog.models]
+        raise AdminError(404, "unknown_model", f"there is no model {name!r}; {_known('models', known)}")
+
+    def _profile(self, model: CatalogModel, name: str | None) -> Profile:
+        names = [profile.name for profile in model.profiles]
+        if not names:
+            raise AdminError(
+                400, "static_only", f"{model.name} has static endpoints only; nothing of it is started here"
+            )
+        if name is None and len(names) == 1:
+            return model.profiles[0]
+        for profile in model.profiles:
+            if profile.name == name:
+                return profile
+        if name is None:
+            raise AdminError(
+                400, "which_profile", f"{model.name} has several profiles, name one: {', '.join(names)}"
+            )
+        raise AdminError(
+            404, "unknown_profile", f"{model.name} has no profile {name!r}; {_known('profiles', names)}"
+        )
+
+    def _node(self, node_id: str) -> Node:
+        node = self._hub.fleet.nodes.get(node_id)
+        if node is None:
+            known = sorted(self._hub.fleet.nodes)
+            raise AdminError(404, "unknown_node", f"there is no node {node_id!r}; {_known('nodes', known)}")
+        return node
+
+    def _replica(self, replica_id: str) -> Replica:
+        replica = self._hub.fleet.replicas.get(replica_id)
+        if replica is None:
+            known = sorted(self._hub.fleet.replicas)
+            raise AdminError(
+                404, "unknown_replica", f"there is no replica {replica_id!r}; {_known('replicas', known)}"
+            )
+        return replica
+
+
+def new_secret() -> str:
+    """256 random bits, URL-safe."""
+    return secrets.token_urlsafe(32)
+
+
+def _known(what: str, names: list[str]) -> str:
+    if not names:
+        return f"there are no {what}"
+    shown = ", ".join(names[:NAMES_SHOWN_MAX])
+    more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
+    return f"the {what} are {shown}{more}"
+
+
+def _last_words(failure: Failure, rank: int, offset: int | None) -> LogView:
+    shard = failure.shards.get(rank)
+    if shard is None:
+        ranks = ", ".join(map(str, sorted(failure.shards))) or "none"
+        raise AdminError(404, "unknown_rank", f"{failure.replica_id} ended; last words are kept of ranks {ranks}")
+    text = "\n".join(shard.output_tail) + "\n" if shard.output_tail else ""
+    ending = f"-- {shard.reason} --\n"
+    whole = text + ending
+    start = min(offset or 0, len(whole.encode()))
+    return LogView(
+        replica_id=failure.replica_id,
+        rank=rank,
+        node=shard.node,
+        offset=start,
+        next_offset=len(whole.encode()),
+        text=whole if not start else "",
+        shard_over=True,
+    )

@@ -1,0 +1,51 @@
+"""The hub's memory: what it writes down goes to the store, in order and without waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from llmgw.fleet.events import Event
+from llmgw.fleet.lives import Life
+from llmgw.fleet.model import Node
+from llmgw.server.store.interface import StoreInterface
+
+
+class StoreMemory:
+    """`Memory` over the store."""
+
+    def __init__(self, store: StoreInterface) -> None:
+        self._store = store
+
+    def record(self, events: Iterable[Event], at: float) -> None:
+        """Keep events in the history."""
+        for event in events:
+            self._store.record(
+                event.kind,
+                event.subject,
+                event.event,
+                at,
+                reason=event.reason,
+                model=event.model,
+                nodes=event.nodes,
+            )
+
+    def node_registered(self, node: Node, life: Life, at: float) -> None:
+        """Keep that a node has registered, and what it said of its fabrics."""
+        self._store.put_node(node.node_id, at, address=node.address, life=life)
+        self._store.put_fabrics(node.node_id, node.inventory.fabrics, at)
+
+
+def known_nodes(store: StoreInterface, now: float) -> list[Node]:
+    """The nodes that the store knows, as a starting server believes them: not heard yet, flags as they were."""
+    return [
+        Node(
+            record.id,
+            since=now,
+            known=True,
+            address=record.address,
+            cordoned=record.cordoned,
+            draining=record.draining,
+            drain_forced=record.drain_forced,
+        )
+        for record in store.nodes().values()
+    ]

@@ -1,0 +1,110 @@
+"""`llmgw demo`: the main job on one machine, to watch, or unattended as a scenario with an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.console import Console
+from rich.live import Live
+
+from llmgw.sim.demo_fleet import DemoError, DemoFleet, DemoOptions
+from llmgw.sim.demo_view import curl_line, hints, render
+from llmgw.sim.scenarios import SCENARIOS, Scenario
+from llmgw.sim.scenarios.judge import Judge
+
+
+def run_demo(options: DemoOptions) -> int:
+    """Run until Ctrl-C. Returns the exit code."""
+    return asyncio.run(_run(options, _watch))
+
+
+def run_scenario(name: str, options: DemoOptions, report: Path | None = None) -> int:
+    """Run a scenario. Returns 0 only if all that it claims held. `report` gets the facts as JSON."""
+    scenario = SCENARIOS.get(name)
+    if scenario is None:
+        raise DemoError(f"there is no scenario {name!r}; there are {', '.join(sorted(SCENARIOS))}")
+    chosen = scenario
+
+    async def body(fleet: DemoFleet) -> int:
+        return await _judge(fleet, name, chosen, report)
+
+    return asyncio.run(_run(options, body))
+
+
+async def _run(options: DemoOptions, body: Callable[[DemoFleet], Coroutine[Any, Any, int]]) -> int:
+    loop = asyncio.get_running_loop()
+    fleet = DemoFleet(options)
+    fleet.prepare()
+    task = asyncio.create_task(_up_and(fleet, body))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return 0 if body is _watch else 130
+    finally:
+        # Whatever happens from here on, a second Ctrl-C must not leave processes behind.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, lambda: None)
+        print("ending the fleet ...", file=sys.stderr)
+        await fleet.stop()
+
+
+async def _up_and(fleet: DemoFleet, body: Callable[[DemoFleet], Coroutine[Any, Any, int]]) -> int:
+    await fleet.start()
+    return await body(fleet)
+
+
+async def _watch(fleet: DemoFleet) -> int:
+    console = Console()
+    if not console.is_terminal:
+        return await _watch_plainly(fleet)
+    with Live(hints(fleet), console=console, screen=False, auto_refresh=False) as live:
+        while True:
+            try:
+                live.update(await render(fleet), refresh=True)
+            except httpx.HTTPError as error:
+                live.update(f"the server does not answer: {error}", refresh=True)
+            await asyncio.sleep(0.5)
+
+
+async def _watch_plainly(fleet: DemoFleet) -> int:
+    """Without a terminal: one line a transition."""
+    print(f"API {fleet.api}/v1   admin {fleet.admin}   state {fleet.state}", flush=True)
+    print(curl_line(fleet.api, "demo/big"), flush=True)
+    seen = 0
+    while True:
+        try:
+            for item in reversed(await fleet.get("history?limit=100")):
+                if item["id"] > seen:
+                    seen = item["id"]
+                    print(f"{item['subject']} {item['event']}: {item['reason']}", flush=True)
+        except httpx.HTTPError as error:
+            print(f"the server does not answer: {error}", flush=True)
+        await asyncio.sleep(0.5)
+
+
+async def _judge(fleet: DemoFleet, name: str, scenario: Scenario, report: Path | None) -> int:
+    judge = Judge(lambda line: print(line, flush=True))
+    print(f"scenario {name}", flush=True)
+    started = time.monotonic()
+    try:
+        await scenario(fleet, judge)
+    except (httpx.HTTPError, DemoError) as error:
+        judge.expect(False, f"the scenario ran to its end: {error!r}")
+    took_s = time.monotonic() - started
+    if judge.failures:
+        print("\nlast words of the server:\n" + fleet.last_words("server", 30), flush=True)
+    print(f"scenario {name}: {'failed' if judge.failures else 'passed'} in {took_s:.0f} s", flush=True)
+    if report is not None:
+        facts = {"scenario": name, "took_s": round(took_s, 1), "failures": judge.failures, **judge.facts}
+        report.write_text(json.dumps(facts, indent=2) + "\n")
+    return 1 if judge.failures else 0

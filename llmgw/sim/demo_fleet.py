@@ -1,0 +1,374 @@
+"""The demo's fleet: a fresh authority, a server and four agents as processes of their own, in one folder.
+
+Everything is reached as an operator would reach it: configuration files, the command line, the admin API and
+the model API. Nothing is shared with the processes but their files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import yaml
+
+from llmgw.config.addresses import join_host_port
+from llmgw.config.errors import SentenceError
+from llmgw.pki.authority import Authority
+from llmgw.sim.hardware import HARDWARE_ENV, write_hardware
+
+NODES: dict[str, tuple[str, str]] = {
+    "node01": ("127.0.0.11", "ib-a"),
+    "node02": ("127.0.0.12", "ib-a"),
+    "node03": ("127.0.0.13", "ib-b"),
+    "node04": ("127.0.0.14", "ib-b"),
+}
+"""Node → (address, fabric). Each node has a loopback address of its own, so that ports never collide."""
+
+SERVER_START_S = 30.0
+
+
+class DemoError(SentenceError):
+    """The demo cannot go on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """What may be chosen."""
+
+    load_s: float = 5.0
+    """How long a simulated engine loads."""
+    tokens_per_s: float = 40.0
+    settle_s: float = 2.0
+    gguf: Path | None = None
+    llama_server: str | None = None
+    keep: bool = False
+    """Keep the folder when the demo ends."""
+    folder: Path | None = None
+    replicas_big: int = 2
+    replicas_small: int = 2
+    api_port: int = 8080
+    admin_port: int = 8081
+    agents_port: int = 8443
+
+
+@dataclass
+class DemoFleet:
+    """A running demo. `start` brings it up, `stop` leaves nothing behind."""
+
+    options: DemoOptions
+    folder: Path = field(init=False)
+    api: str = field(init=False)
+    admin: str = field(init=False)
+    _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _client: httpx.AsyncClient | None = None
+
+    # Coming up.
+
+    def prepare(self) -> None:
+        """Write authority, certificates, hardware and configuration files."""
+        if self.options.folder is not None:
+            self.folder = self.options.folder.absolute()
+            self.folder.mkdir(parents=True, exist_ok=False)
+        else:
+            self.folder = Path(tempfile.mkdtemp(prefix="llmgw-demo-"))
+        ports = [free_port(p) for p in (self.options.api_port, self.options.admin_port, self.options.agents_port)]
+        self.api = f"http://127.0.0.1:{ports[0]}"
+        self.admin = f"http://127.0.0.1:{ports[1]}"
+        now = time.time()
+        authority = Authority.create(
+            self.folder / "pki", name="llmgw demo", permit_dns=["localhost"], permit_ip=["127.0.0.0/8"], now=now
+        )
+        server = authority.issue_server(["127.0.0.1", "localhost"], now)
+        write_private(self.folder / "server.pem", server.cert_pem)
+        write_private(self.folder / "server-key.pem", server.key_pem)
+        write_private(self.folder / "renewal.pem", authority.renewal_cert_pem)
+        write_private(self.folder / "renewal-key.pem", authority.renewal_key_pem)
+        for node, (address, fabric) in NODES.items():
+            self._prepare_node(authority, node, address, fabric, ports[2], now)
+        write_private(self.folder / "server.yaml", yaml.safe_dump(self._server_config(ports), sort_keys=False))
+
+    async def start(self) -> None:
+        """Start server and agents; returns when the admin API answers. Raises DemoError."""
+        self.start_server()
+        await self.wait_for_admin()
+        self._write_pointer()
+        for node in NODES:
+            self.start_agent(node)
+
+    def start_server(self) -> None:
+        """Start the control plane, in a session of its own."""
+        self._spawn("server", ["server", "--config", str(self.folder / "server.yaml")], {})
+
+    def start_agent(self, node: str) -> None:
+        """Start one node's agent, in a session of its own."""
+        hardware = {HARDWARE_ENV: str(self.folder / node / "hardware")}
+        self._spawn(node, ["agent", "--config", str(self.folder / node / "agent.yaml")], hardware)
+
+    async def wait_for_admin(self) -> None:
+        """Wait until the admin API answers. Raises DemoError with the server's last words."""
+        deadline = time.monotonic() + SERVER_START_S
+        while time.monotonic() < deadline:
+            if self._processes["server"].poll() is not None:
+                break
+            try:
+                await self.get("server")
+                return
+            except (httpx.HTTPError, DemoError):
+                await asyncio.sleep(0.1)
+        raise DemoError(f"the server did not come up; its last words:\n{self.last_words('server')}")
+
+    # Asking.
+
+    async def get(self, path: str) -> Any:
+        """A GET of the admin API, decoded. Raises DemoError or httpx.HTTPError."""
+        try:
+            token = json.loads((self.state / "admin.json").read_text())["token"]
+        except (OSError, ValueError, KeyError):
+            raise DemoError(f"{self.state}/admin.json is not there yet") from None
+        if self._client is None:
+            self._client = httpx.AsyncClient(trust_env=False, timeout=5.0)
+        answer = await self._client.get(
+            f"{self.admin}/api/v1/{path}", headers={"authorization": f"Bearer {token}"}
+        )
+        answer.raise_for_status()
+        return answer.json()
+
+    @property
+    def state(self) -> Path:
+        """The server's state folder."""
+        return self.folder / "state"
+
+    def pid(self, name: str) -> int:
+        """The process id of `server` or a node's agent."""
+        return self._processes[name].pid
+
+    def last_words(self, name: str, lines: int = 15) -> str:
+        """The end of a process's log."""
+        try:
+            return "\n".join((self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return "(no log)"
+
+    def engines(self, node: str | None = None) -> dict[int, str]:
+        """Engine processes of a node (or all): pid → shard id."""
+        roots = [str(self.folder / name / "work") for name in ([node] if node else NODES)]
+        found = {}
+        for process in psutil.process_iter():
+            try:
+                environ = process.environ()
+            except (psutil.Error, OSError):
+                continue
+            if environ.get("LLMGW_WORK_DIR") in roots and environ.get("LLMGW_SHARD"):
+                found[process.pid] = environ["LLMGW_SHARD"]
+        return found
+
+    # Breaking.
+
+    def kill_node(self, node: str) -> None:
+        """Power off: the agent and everything it runs end at once."""
+        kill_all([self.pid(node), *self.engines(node)], signal.SIGKILL)
+        # What an engine started between the two looks ends too.
+        kill_all(list(self.engines(node)), signal.SIGKILL)
+
+    def kill_server(self) -> None:
+        """SIGKILL to the control process alone; routers and agents live on."""
+        kill_all([self.pid("server")], signal.SIGKILL)
+        self._processes["server"].wait()
+
+    # Going down.
+
+    async def stop(self) -> None:
+        """End everything, engines last, and remove the folder."""
+        if self._client is not None:
+            await self._client.aclose()
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.terminate()
+        await asyncio.to_thread(self._wait_all, 8.0)
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.kill()
+        kill_all([*self.engines(), *self._routers()], signal.SIGKILL)
+        self._remove_pointer()
+        if not self.options.keep and self.options.folder is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _wait_all(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        for process in self._processes.values():
+            try:
+                process.wait(max(0.05, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                pass
+
+    def _routers(self) -> list[int]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                command = process.cmdline()
+            except (psutil.Error, OSError):
+                continue
+            if "router" in command and str(self.state) in command:
+                found.append(process.pid)
+        return found
+
+    def _spawn(self, name: str, arguments: list[str], env: dict[str, str]) -> None:
+        log = (self.folder / f"{name}.log").open("ab")
+        with log:
+            self._processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "llmgw", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **env},
+                # A Ctrl-C at the terminal is the demo's to handle, in its own order.
+                start_new_session=True,
+                cwd=self.folder,
+            )
+
+    def _prepare_node(
+        self, authority: Authority, node: str, address: str, fabric: str, agents_port: int, now: float
+    ) -> None:
+        home = self.folder / node
+        home.mkdir()
+        hardware = write_hardware(home / "hardware", gpus=8, adapters=2, rate_gbps=400, node=node)
+        client = authority.issue_client(node, address, now)
+        write_private(home / "ca.pem", authority.ca_pem)
+        write_private(home / "agent.pem", client.cert_pem)
+        write_private(home / "agent-key.pem", client.key_pem)
+        engines: dict[str, Any] = {"sim": {"enabled": True}}
+        if self.options.gguf is not None and node == "node04":
+            engines["llamacpp"] = {"bin": self.options.llama_server or "llama-server", "parallel": 2}
+        config = {
+            "node_id": node,
+            "server": f"https://127.0.0.1:{agents_port}",
+            "tls": {
+                "ca": str(home / "ca.pem"),
+                "cert": str(home / "agent.pem"),
+                "key": str(home / "agent-key.pem"),
+            },
+            "mgmt_addr": address,
+            "heartbeat_interval": "2s",
+            "reconnect_base": "250ms",
+            "reconnect_max": "2s",
+            "fabrics": [{"name": fabric, "hcas": hardware.adapters, "rate_gbps": 400}],
+            "discovery": {"nvidia_smi": str(hardware.nvidia_smi), "ib_root": str(hardware.ib_root)},
+            "engines": engines,
+            "supervisor": {"work_dir": str(home / "work"), "stop_timeout": "5s", "health_interval": "500ms"},
+        }
+        write_private(home / "agent.yaml", yaml.safe_dump(config, sort_keys=False))
+
+    def _server_config(self, ports: list[int]) -> dict[str, Any]:
+        args = ["--load-s", f"{self.options.load_s:g}", "--tokens-per-s", f"{self.options.tokens_per_s:g}"]
+        models: list[dict[str, Any]] = [
+            {
+                "name": "demo/big",
+                "aliases": ["big"],
+                "profiles": [
+                    {
+                        "engine": "sim",
+                        "nodes": 2,
+                        "gpus_per_node": 4,
+                        "replicas": self.options.replicas_big,
+                        "rendezvous_timeout": "30s",
+                        "args": args,
+                    }
+                ],
+            },
+            {
+                "name": "demo/small",
+                "aliases": ["small"],
+                "profiles": [
+                    {"engine": "sim", "gpus_per_node": 1, "replicas": self.options.replicas_small, "args": args}
+                ],
+            },
+        ]
+        if self.options.gguf is not None:
+            models.append(
+                {
+                    "name": "demo/gguf",
+                    "aliases": ["gguf"],
+                    "source": str(self.options.gguf.absolute()),
+                    "profiles": [{"engine": "llamacpp", "gpus_per_node": 0, "replicas": 1}],
+                }
+            )
+        tls = {
+            "ca": str(self.folder / "pki" / "ca.pem"),
+            "cert": str(self.folder / "server.pem"),
+            "key": str(self.folder / "server-key.pem"),
+            "revocations": str(self.folder / "pki" / "revoked.pem"),
+            "renewal_cert": str(self.folder / "renewal.pem"),
+            "renewal_key": str(self.folder / "renewal-key.pem"),
+        }
+        return {
+            "listen": join_host_port("127.0.0.1", ports[0]),
+            "admin": {"listen": join_host_port("127.0.0.1", ports[1])},
+            "agents": {"listen": join_host_port("127.0.0.1", ports[2]), "tls": tls},
+            "state": str(self.state),
+            "liveness": {"settle": f"{self.options.settle_s:g}s"},
+            "router": {"drain_grace": "20s"},
+            "models": models,
+        }
+
+    def _write_pointer(self) -> None:
+        # `llmgw ctl` in another terminal finds the running demo by this.
+        path = pointer_path()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps({"state": str(self.state), "pid": os.getpid()}))
+        except OSError:
+            pass
+
+    def _remove_pointer(self) -> None:
+        try:
+            if json.loads(pointer_path().read_text()).get("pid") == os.getpid():
+                pointer_path().unlink()
+        except (OSError, ValueError):
+            pass
+
+
+def pointer_path() -> Path:
+    """Where a running demo says where its state lies."""
+    return Path.home() / ".cache" / "llmgw" / "demo.json"
+
+
+def free_port(preferred: int) -> int:
+    """The preferred port of 127.0.0.1 if nobody listens there, else any free one."""
+    for port in (preferred, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+                return int(probe.getsockname()[1])
+            except OSError:
+                continue
+    raise DemoError("no TCP port of 127.0.0.1 is free")
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+
+
+def kill_all(pids: list[int], signal_number: signal.Signals) -> None:
+    """Send a signal to processes; those that have gone are no error."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal_number)
+        except ProcessLookupError:
+            pass

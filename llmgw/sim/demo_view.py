@@ -1,0 +1,90 @@
+"""The demo's live view: nodes and replicas as the admin API tells them, and what to try."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from llmgw.sim.demo_fleet import NODES, DemoFleet
+
+_MARK = {"ready": ("●", "green"), "starting": ("◐", "yellow"), "lost": ("✗", "red"), "failed": ("✗", "red")}
+
+
+async def render(fleet: DemoFleet) -> Group:
+    """One frame. Raises httpx.HTTPError while the server does not answer."""
+    nodes = await fleet.get("nodes")
+    replicas = await fleet.get("replicas")
+    history = await fleet.get("history?limit=6")
+    return Group(_nodes(nodes), _replicas(replicas), _history(history), hints(fleet))
+
+
+def hints(fleet: DemoFleet) -> Panel:
+    """What to type in another terminal."""
+    lines = [
+        curl_line(fleet.api, "demo/big"),
+        "",
+        "llmgw ctl nodes        llmgw ctl replicas        llmgw ctl explain demo/big",
+        f"kill a node:  kill -9 {' '.join(str(fleet.pid(node)) for node in list(NODES)[1:2])}  (node02's agent)",
+        "Ctrl-C ends everything.",
+    ]
+    return Panel(Text("\n".join(lines)), title=f"API {fleet.api}/v1   admin {fleet.admin}", title_align="left")
+
+
+def curl_line(api: str, model: str) -> str:
+    """A command that streams from a model."""
+    body = f'{{"model":"{model}","stream":true,"messages":[{{"role":"user","content":"hello"}}]}}'
+    return f"curl -N {api}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
+
+
+def _state(word: str) -> Text:
+    mark, colour = _MARK.get(word, ("○", "white"))
+    return Text(f"{mark} {word}", style=colour)
+
+
+def _nodes(nodes: list[dict[str, Any]]) -> Table:
+    table = Table(
+        "node", "state", "fabric", "GPUs in use", "last heard", title="Nodes", title_justify="left", expand=True
+    )
+    for node in nodes:
+        fabrics = ", ".join(
+            offer["name"] + ("" if offer["usable"] else " (unusable)") for offer in node["fabrics"]
+        )
+        heard = "-" if node["last_heard_s"] is None else f"{node['last_heard_s']:.0f} s ago"
+        use = "".join("■" if gpu["index"] in node["gpus_in_use"] else "□" for gpu in node["gpus"])
+        table.add_row(node["node_id"], _state(node["state"]), fabrics, use, heard)
+    return table
+
+
+def _replicas(replicas: list[dict[str, Any]]) -> Table:
+    table = Table(
+        "replica",
+        "state",
+        "fabric",
+        "nodes (leader first)",
+        "in flight",
+        "why",
+        title="Replicas",
+        title_justify="left",
+        expand=True,
+    )
+    for replica in replicas:
+        table.add_row(
+            replica["replica_id"],
+            _state(replica["state"]),
+            replica["fabric"] or "-",
+            ", ".join(replica["nodes"]),
+            str(replica["in_flight"]),
+            replica["reason"] or "",
+        )
+    return table
+
+
+def _history(history: list[dict[str, Any]]) -> Table:
+    table = Table("what happened", "", "why", title="History", title_justify="left", expand=True)
+    for item in reversed(history):
+        table.add_row(item["subject"], item["event"], item["reason"])
+    return table
