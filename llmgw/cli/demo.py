@@ -40,9 +40,8 @@ def demo(
         if not gguf.is_file():
             raise DemoError(f"{gguf} is not a file; --gguf takes a GGUF file")
         if shutil.which(llama_server or "llama-server") is None:
-            raise DemoError(
-                f"{llama_server or 'llama-server'} is not a program here; name llama.cpp's server with --llama-server"
-            )
+            missing = llama_server or "llama-server"
+            raise DemoError(f"{missing} is not a program here; name llama.cpp's server with --llama-server")
     if folder is not None and folder.exists():
         raise DemoError(f"{folder} exists; name a folder that does not")
     options = DemoOptions(

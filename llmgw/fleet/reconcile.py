@@ -188,7 +188,7 @@ def _replacements(
         return []
     actions: list[Action] = []
     room: Room | None = None
-    moving = _models_in_motion(fleet)
+    moving = _models_in_motion(fleet, catalog)
     for replica in sorted(fleet.replicas.values(), key=lambda item: item.created_at):
         if not replica.live or replica.state is ReplicaState.ADOPTING:
             continue
@@ -251,7 +251,14 @@ def _counts(fleet: Fleet, catalog: Catalog, now: float, settings: FleetSettings,
     for model in catalog.models:
         for profile in model.profiles:
             live = by_profile.pop((model.name, profile.name), [])
-            pairs = sum(1 for replica in live if replacement_of(fleet, replica) is not None)
+            # A replacement counts together with its original only while that must still leave: a drain that was
+            # taken back, or a profile that was changed back, makes the replacement surplus.
+            pairs = sum(
+                1
+                for replica in live
+                if replacement_of(fleet, replica) is not None
+                and leaving_reason(fleet, catalog, replica) is not None
+            )
             surplus = len(live) - pairs - profile.replicas
             if surplus > 0:
                 why = f"{profile.replicas} wanted, {len(live) - pairs} there"
@@ -297,14 +304,14 @@ def replacement_of(fleet: Fleet, replica: Replica) -> Replica | None:
     return None
 
 
-def _models_in_motion(fleet: Fleet) -> set[str]:
+def _models_in_motion(fleet: Fleet, catalog: Catalog) -> set[str]:
     moving = set()
     for replica in fleet.replicas.values():
         if replica.state is ReplicaState.DRAINING:
             moving.add(replica.model)
         elif replica.live and replica.replaces is not None:
             original = fleet.replicas.get(replica.replaces)
-            if original is not None and original.live:
+            if original is not None and original.live and leaving_reason(fleet, catalog, original) is not None:
                 moving.add(replica.model)
     return moving
 

@@ -218,7 +218,7 @@ class Backend:
             raise AdminError(
                 409,
                 "serving",
-                f"{node_id} is {node.state} and holds {len(shards)} shards; run `llmgw ctl drain {node_id}` first",
+                f"{node_id} is {node.state} and holds {len(shards)} shards; `llmgw ctl drain {node_id}` first",
             )
         self._store.remove_node(node_id)
         await self._committed()
