@@ -25,10 +25,12 @@ from llmgw.messages.agent import (
     Renewed,
     Report,
 )
+from llmgw.pki.errors import PkiError
 from llmgw.pki.peer import Peer, peer_from_der
 from llmgw.pki.renewal import Renewer
 from llmgw.pki.revocation import RevocationList
 from llmgw.server.hub import Hub, HubError
+from llmgw.server.peer_protocol import client_cert_der
 
 log = structlog.get_logger("agents")
 
@@ -137,24 +139,19 @@ class AgentsApi:
             return _refuse(error.status, error.code, error.message)
         except ClientDisconnect:
             return Response(status_code=499)
-        except Exception as error:
-            sentence = getattr(error, "sentence", None)
-            if sentence is None and type(error).__name__ == "PkiError":
-                sentence = str(error)
-            if sentence is not None:
-                return _refuse(403, "certificate", sentence)
+        except PkiError as error:
+            return _refuse(403, "certificate", str(error))
+        except Exception:
             log.exception("a call of an agent failed", path=request.url.path)
             return _refuse(500, "internal", "the server failed on this call; its log says why")
 
     def _prove(self, request: Request) -> Peer:
-        der = request.scope.get("extensions", {}).get("tls", {}).get("client_cert_der")
+        der = client_cert_der(request.scope)
         if der is None:
             raise HubError(403, "no_certificate", "this connection carries no client certificate")
         peer = peer_from_der(der)
         refusal = self._revocations.refusal(peer) if self._revocations is not None else None
-        if refusal is None and (
-            self._revoked_in_store(f"{peer.serial:x}") or self._revoked_in_store(f"{peer.origin:x}")
-        ):
+        if refusal is None and (self._revoked_in_store(peer.serial) or self._revoked_in_store(peer.origin)):
             refusal = f"the certificate of {peer.node_id} was revoked; enrol the node again"
         if refusal is not None:
             log.warning("revoked certificate refused", node=peer.node_id)

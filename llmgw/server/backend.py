@@ -226,7 +226,7 @@ class Backend:
         warnings = []
         if node.state is NodeState.READY:
             warnings.append(
-                f"its agent still runs and will join again; revoke it with `llmgw ctl cert revoke {node_id}` or stop it"
+                f"its agent still runs and will join again; stop it, or `llmgw ctl cert revoke {node_id}`"
             )
         return Done(message=f"{node_id} is removed; its history stays", warnings=warnings)
 

@@ -19,7 +19,7 @@ class CatalogError(SentenceError):
 
 
 async def ruling_catalog(store: StoreInterface, seed: Catalog, now: float) -> tuple[int, Catalog, str | None]:
-    """The newest revision's number and catalog, and a sentence when `seed` differs. An empty store takes the seed."""
+    """The newest revision, and a sentence when `seed` differs from it. An empty store takes the seed."""
     latest = await store.latest_catalog()
     if latest is None:
         number = await store.add_catalog_revision(seed, "server.yaml", "seeded an empty store", now)

@@ -114,7 +114,7 @@ async def _judge_placement(fleet: DemoFleet, judge: Judge, before: set[str]) -> 
         fabrics = {NODES[node][1] for node in replica["nodes"]}
         judge.expect(
             len(fabrics) == 1 and VICTIM not in replica["nodes"],
-            f"{replica['replica_id']} stands wholly on {', '.join(sorted(fabrics))}: {', '.join(replica['nodes'])}",
+            f"{replica['replica_id']} is wholly on {', '.join(sorted(fabrics))}: {', '.join(replica['nodes'])}",
         )
     used: dict[tuple[str, int], str] = {}
     twice = []

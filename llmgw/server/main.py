@@ -1,0 +1,266 @@
+"""`llmgw server`: puts the control plane together, runs it, and ends it in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import ssl
+import time
+from pathlib import Path
+
+import structlog
+
+import llmgw
+from llmgw.config.errors import SentenceError
+from llmgw.config.listeners import bound_address
+from llmgw.config.load import load_server_config
+from llmgw.config.server import ServerConfig
+from llmgw.fleet.settings import FleetSettings
+from llmgw.messages.findings import Finding
+from llmgw.pki.expiry import certificate_findings
+from llmgw.pki.renewal import Renewer
+from llmgw.pki.revocation import RevocationList
+from llmgw.pki.tls import ServerCertificate, agents_server_context
+from llmgw.server.admin.app import create_admin_app
+from llmgw.server.admin_file import write_admin_file
+from llmgw.server.agents_api import AgentsApi
+from llmgw.server.asgi import AsgiServer, serve_asgi
+from llmgw.server.backend import Backend
+from llmgw.server.catalogs import ruling_catalog, static_endpoints, stops_too_many
+from llmgw.server.hub import Clock, Hub
+from llmgw.server.ids import RandomIds
+from llmgw.server.memory import StoreMemory, known_nodes
+from llmgw.server.peer_protocol import PeerHttpToolsProtocol
+from llmgw.server.prober import Prober
+from llmgw.server.routers import Routers
+from llmgw.server.store.store import Store
+
+log = structlog.get_logger("server")
+
+TICK_S = 0.25
+TURN_GAP_S = 0.02
+"""At least this long between two turns: a burst of reports is decided on once."""
+PAUSE_S = 1.0
+"""A turn that comes later than this was held up by this process itself."""
+CERTIFICATE_LOOK_S = 2.0
+STOP_GRACE_S = 1.0
+
+
+def run_server(config: ServerConfig, config_path: Path | None) -> None:
+    """Run until SIGTERM or SIGINT. Raises SentenceError when it cannot start."""
+    asyncio.run(_ControlProcess(config, config_path).run())
+
+
+class _ControlProcess:
+    def __init__(self, config: ServerConfig, config_path: Path | None) -> None:
+        self._config = config
+        self._config_path = config_path
+        self._stop = asyncio.Event()
+        self._servers: list[AsgiServer] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._certificate: ServerCertificate | None = None
+        self._revocations: RevocationList | None = None
+
+    async def run(self) -> None:
+        state = Path(self._config.state)
+        store = await Store.open(state, time.time())
+        routers = Routers(self._config)
+        try:
+            await self._serve(store, routers, state)
+        finally:
+            for server in self._servers:
+                await server.stop(STOP_GRACE_S)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await routers.stop(self._config.router.drain_grace)
+            await store.close()
+
+    async def _serve(self, store: Store, routers: Routers, state: Path) -> None:
+        config = self._config
+        routers.claim()
+        revision, catalog, differs = await ruling_catalog(store, config.catalog, time.time())
+        if differs is not None:
+            log.warning(differs)
+        hub = Hub(
+            epoch=store.epoch,
+            catalog=catalog,
+            settings=_settings(config),
+            clock=Clock(monotonic=time.monotonic, wall=time.time),
+            ids=RandomIds(),
+            memory=StoreMemory(store),
+            publish=routers.publish,
+            static=static_endpoints(catalog, self._config_path),
+            known_nodes=known_nodes(store, time.monotonic()),
+        )
+        hub.start_settling()
+        store.record("server", "server", "started", time.time(), reason=f"llmgw {llmgw.__version__}")
+        backend = Backend(
+            hub,
+            store,
+            listen=config.listen,
+            config_path=self._config_path,
+            started_at=time.time(),
+            routers=routers.names,
+            problems=lambda: [*routers.findings(), *self._certificate_findings()],
+        )
+        await self._listen(hub, store, backend, state)
+        await routers.start(hub)
+        self._tasks += [
+            asyncio.create_task(_decide(hub), name="decide"),
+            asyncio.create_task(Prober(hub).run(), name="prober"),
+            asyncio.create_task(self._refresh_certificates(), name="certificates"),
+        ]
+        self._handle_signals(hub, backend)
+        where = ", ".join(routers.names()) or config.listen
+        log.info("serving", models=len(catalog.models), catalog_revision=revision, router=where)
+        stopped = asyncio.create_task(self._stop.wait())
+        await asyncio.wait([stopped, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                raise task.exception() or RuntimeError(task.get_name())
+        store.record("server", "server", "stopped", time.time())
+        log.info("stopping")
+
+    async def _listen(self, hub: Hub, store: Store, backend: Backend, state: Path) -> None:
+        admin = self._config.admin
+        context = _admin_context(admin.tls.cert, admin.tls.key) if admin.tls is not None else None
+        app = create_admin_app(backend, secure=context is not None)
+        server, sockets = serve_asgi(app, admin.listen, ssl_context=context, setting="admin.listen")
+        server.start(sockets)
+        await server.wait_started()
+        self._servers.append(server)
+        scheme = "https" if context is not None else "http"
+        url = f"{scheme}://{bound_address(sockets[0])}"
+        await write_admin_file(state, store, url, None, time.time())
+        log.info("admin API", url=url)
+        if self._config.agents.tls is not None:
+            await self._listen_for_agents(hub, store)
+        else:
+            log.info("agents.tls is not set: no agents, only static endpoints are served")
+
+    async def _listen_for_agents(self, hub: Hub, store: Store) -> None:
+        tls = self._config.agents.tls
+        assert tls is not None
+        agents_context = agents_server_context(tls)
+        self._certificate = ServerCertificate(agents_context, tls)
+        if tls.revocations is not None:
+            self._revocations = RevocationList(tls.revocations, tls.ca)
+        renewer = (
+            Renewer.from_files(tls.renewal_cert, tls.renewal_key)
+            if tls.renewal_cert is not None and tls.renewal_key is not None
+            else None
+        )
+        revoked = {revocation.serial for revocation in store.revocations()}
+        api = AgentsApi(
+            hub,
+            revocations=self._revocations,
+            renewer=renewer,
+            revoked_in_store=revoked.__contains__,
+            server_version=llmgw.__version__,
+        )
+        agents, agent_sockets = serve_asgi(
+            api.app(),
+            self._config.agents.listen,
+            ssl_context=agents_context,
+            http=PeerHttpToolsProtocol,
+            setting="agents.listen",
+            connections_max=4096,
+        )
+        agents.start(agent_sockets)
+        await agents.wait_started()
+        self._servers.append(agents)
+        log.info("agents", url=f"https://{bound_address(agent_sockets[0])}")
+
+    async def _refresh_certificates(self) -> None:
+        """Take new certificates and keys when their files change, without a restart."""
+        while True:
+            await asyncio.sleep(CERTIFICATE_LOOK_S)
+            if self._certificate is not None and self._certificate.refresh(time.time()):
+                log.info("the agents' endpoint has a new certificate")
+
+    def _certificate_findings(self) -> list[Finding]:
+        tls = self._config.agents.tls
+        found = certificate_findings([tls.cert, tls.ca], time.time()) if tls is not None else []
+        if self._certificate is not None:
+            found += self._certificate.findings()
+        if self._revocations is not None:
+            found += self._revocations.findings()
+        return found
+
+    def _handle_signals(self, hub: Hub, backend: Backend) -> None:
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            if self._stop.is_set():
+                # Asked twice: whoever asks does not want to wait for streams.
+                os._exit(130)
+            self._stop.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        reloads: set[asyncio.Task[None]] = set()
+
+        def reload() -> None:
+            task = loop.create_task(self._reload(hub, backend))
+            reloads.add(task)
+            task.add_done_callback(reloads.discard)
+
+        loop.add_signal_handler(signal.SIGHUP, reload)
+
+    async def _reload(self, hub: Hub, backend: Backend) -> None:
+        """SIGHUP: `models:` become the next revision, unless that would stop too much unasked."""
+        try:
+            catalog = load_server_config(self._config_path, os.environ).catalog
+            if catalog == hub.catalog:
+                log.info("the configuration's models are those that rule already")
+                return
+            refusal = stops_too_many(hub.fleet, catalog)
+            if refusal is not None:
+                log.error("the configuration's models are not taken", reason=refusal)
+                return
+            number = await backend.take_catalog(catalog, "SIGHUP", "models of the configuration")
+            log.info("the configuration's models rule", catalog_revision=number)
+        except SentenceError as error:
+            log.error("the configuration is not taken", reason=str(error))
+
+
+async def _decide(hub: Hub) -> None:
+    """Turn whenever something changed, and regularly, since time alone changes things."""
+    loop = asyncio.get_running_loop()
+    last = loop.time()
+    while True:
+        try:
+            await asyncio.wait_for(hub.changed.wait(), TICK_S)
+        except TimeoutError:
+            pass
+        late_s = loop.time() - last - TICK_S
+        if late_s > PAUSE_S:
+            hub.forgive_pause(late_s)
+        hub.changed.clear()
+        hub.turn()
+        last = loop.time()
+        await asyncio.sleep(TURN_GAP_S)
+
+
+def _settings(config: ServerConfig) -> FleetSettings:
+    return FleetSettings(
+        lost_after_s=config.liveness.lost_after,
+        unreachable_limit_s=config.liveness.unreachable_limit,
+        settle_s=config.liveness.settle,
+        drain_grace_s=config.router.drain_grace,
+        probe_timeout_s=config.liveness.probe_timeout,
+    )
+
+
+def _admin_context(cert: str, key: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        raise SentenceError(
+            f"admin.tls: {cert} and {key} cannot be used ({error}); they must be a PEM certificate and its key"
+        ) from None
+    return context
