@@ -110,7 +110,7 @@ class SimEngine(Model):
 
 
 class Engines(Model):
-    """The engines that this node may run; None means not on this node."""
+    """The engines that this node may run. One that is left out is not run here."""
 
     llamacpp: LlamacppEngine | None = None
     """llama.cpp. Left out: not on this node; `{}` is all its defaults."""

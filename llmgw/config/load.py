@@ -21,6 +21,7 @@ from llmgw.config.yaml_lines import BYTES_MAX, Node, YamlProblem, read_yaml
 SERVER_PREFIX = "LLMGW_SERVER__"
 AGENT_PREFIX = "LLMGW_AGENT__"
 SENTENCES_MAX = 20
+SENTENCE_CHARS_MAX = 800
 
 Config = TypeVar("Config", bound=Model)
 
@@ -65,11 +66,17 @@ def _load(model: type[Config], path: Path | None, environ: Mapping[str, str], pr
 
 
 def _told(problems: list[tuple[int, str]]) -> str:
-    sentences = [sentence for _, sentence in sorted(problems, key=lambda problem: problem[0])]
+    sentences = [_one_line(sentence) for _, sentence in sorted(problems, key=lambda problem: problem[0])]
     if len(sentences) > SENTENCES_MAX:
         more = len(sentences) - SENTENCES_MAX
         sentences = [*sentences[:SENTENCES_MAX], f"and {more} more; mend these first"]
     return "\n".join(sentences)
+
+
+def _one_line(sentence: str) -> str:
+    """A key or value may be anything that YAML can write: newlines are shown as such, and length is bounded."""
+    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in sentence)
+    return text if len(text) <= SENTENCE_CHARS_MAX else text[: SENTENCE_CHARS_MAX - 1] + "…"
 
 
 def _read(path: Path) -> Node:

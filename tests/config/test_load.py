@@ -362,6 +362,13 @@ def test_a_thousand_mistakes_do_not_fill_the_screen(refuse_server: Refuse) -> No
     assert lines[-1] == "and 980 more; mend these first"
 
 
+def test_a_sentence_stays_on_its_line_whatever_the_key_and_the_value_are(refuse_server: Refuse) -> None:
+    told = refuse_server(f'"a\\nb": 1\nlisten: "{"x" * 100_000}"\n')
+    first, second = told.splitlines()
+    assert first.startswith(r"server.yaml line 1: a\nb: unknown key")
+    assert len(second) <= 800
+
+
 def test_a_password_in_a_url_is_not_repeated(refuse_server: Refuse) -> None:
     told = refuse_server("models:\n  - name: a\n    endpoints: [{url: 'http://u:s3cret@h'}]\n")
     assert "s3cret" not in told
