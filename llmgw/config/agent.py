@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from llmgw.config.base import Duration, Model
+from llmgw.config.errors import KeyedError
 from llmgw.messages.agent import NODE_ID_PATTERN
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
@@ -20,14 +21,18 @@ class AgentTls(Model):
     """Where the agent's own certificate and the authority's root lie."""
 
     ca: str = "/etc/llmgw/ca.pem"
+    """The authority's root certificate."""
     cert: str = "/etc/llmgw/agent.pem"
+    """This node's certificate; its common name is the node id."""
     key: str = "/etc/llmgw/agent-key.pem"
+    """The certificate's private key, readable only by its owner (0600)."""
 
 
 class FabricDeclaration(Model):
     """A fabric's name and the adapters of this node that are cabled to it."""
 
     name: str
+    """What operators call the fabric; the same name on every node that is cabled to it."""
     hcas: list[str] = Field(default_factory=lambda: ["mlx5_0", "mlx5_1"], min_length=1, max_length=32)
     """Adapters by name; `mlx5_0:1` names one port."""
     rate_gbps: float | None = Field(None, gt=0, le=10000)
@@ -43,9 +48,9 @@ class FabricDeclaration(Model):
     @field_validator("hcas")
     @classmethod
     def _hcas(cls, value: list[str]) -> list[str]:
-        for hca in value:
+        for index, hca in enumerate(value):
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(:\d{1,3})?", hca):
-                raise ValueError(f"{hca!r} is not an adapter name; write for example mlx5_0 or mlx5_0:1")
+                raise KeyedError(f"{hca!r} is not an adapter name; write for example mlx5_0 or mlx5_0:1", index)
         if len(set(value)) != len(value):
             raise ValueError(f"hcas names an adapter twice: {', '.join(value)}")
         return value
@@ -63,11 +68,20 @@ class Discovery(Model):
     skip_gpus: list[int | str] = Field(default_factory=list)
     """GPUs by index or UUID that llmgw never uses."""
 
+    @field_validator("skip_gpus", mode="before")
+    @classmethod
+    def _numbers_are_indexes(cls, value: object) -> object:
+        # The loader hands scalars over as text; `0` is an index all the same.
+        if not isinstance(value, list):
+            return value
+        return [int(gpu) if isinstance(gpu, str) and re.fullmatch(r"[0-9]{1,3}", gpu) else gpu for gpu in value]
+
 
 class LlamacppEngine(Model):
     """llama.cpp's `llama-server`."""
 
     bin: str = "llama-server"
+    """The program, by name or path."""
     parallel: int = Field(4, ge=1, le=1024)
     """Requests that one server works on at a time."""
 
@@ -76,6 +90,7 @@ class VllmEngine(Model):
     """vLLM's `vllm` program."""
 
     bin: str = "vllm"
+    """The program, by name or path."""
     launch_mode: Literal["mp", "ray"] = "mp"
     """How replicas of several nodes start. Ray runs anyone's code, so it is opted into."""
 
@@ -84,27 +99,34 @@ class SglangEngine(Model):
     """The Python that has SGLang installed."""
 
     python: str = "python3"
+    """The interpreter, by name or path."""
 
 
 class SimEngine(Model):
     """The simulated engine, which needs no GPU. Off unless it is asked for."""
 
     enabled: bool = False
+    """Run simulated engines on this node."""
 
 
 class Engines(Model):
-    """The engines that this node may run; None means not on this node."""
+    """The engines that this node may run. One that is left out is not run here."""
 
     llamacpp: LlamacppEngine | None = None
+    """llama.cpp. Left out: not on this node; `{}` is all its defaults."""
     vllm: VllmEngine | None = None
+    """vLLM. Left out: not on this node; `{}` is all its defaults."""
     sglang: SglangEngine | None = None
+    """SGLang. Left out: not on this node; `{}` is all its defaults."""
     sim: SimEngine = SimEngine()
+    """The simulated engine, for trials and tests."""
 
 
 class Supervisor(Model):
     """How engines are kept."""
 
     work_dir: str = "/var/lib/llmgw-agent"
+    """One folder a shard below it: spec, output, and what the engine writes."""
     log_lines: int = Field(512, ge=10, le=100_000)
     """Lines of an engine's output kept in memory and sent with a failure."""
     stop_timeout: Duration = 60.0
@@ -133,20 +155,30 @@ class AgentConfig(Model):
     """One node's agent."""
 
     node_id: str = Field(default_factory=lambda: socket.gethostname().lower())
+    """The node's name, which its certificate carries too. Default: the host name."""
     server: str
     """The agents' endpoint, `https://host:port`."""
     tls: AgentTls = AgentTls()
+    """The files that prove who this node is."""
     mgmt_addr: str | None = None
     """The node's address, on which engines listen. Default: that of `mgmt_interface`, else the one that
     reaches the server."""
     mgmt_interface: str | None = None
+    """The network interface between the nodes and the server, such as `eno1`; its address is taken."""
     heartbeat_interval: Duration = Field(5.0, ge=0.05)
+    """How often GPUs, ports and shards are read and reported."""
     reconnect_base: Duration = Field(1.0, gt=0)
+    """The first wait before dialling a server that did not answer; it doubles each time."""
     reconnect_max: Duration = Field(30.0, gt=0)
+    """The longest such wait. The agent dials for ever."""
     fabrics: list[FabricDeclaration] = Field(default_factory=list, max_length=16)
+    """The fabrics that this node is cabled to. Without any it hosts replicas of one node only."""
     discovery: Discovery = Discovery()
+    """How GPUs and adapters are found."""
     engines: Engines = Engines()
+    """The engines that this node may run."""
     supervisor: Supervisor = Supervisor()
+    """How engines are kept."""
 
     @field_validator("node_id")
     @classmethod
@@ -165,7 +197,9 @@ class AgentConfig(Model):
         try:
             parts.port  # noqa: B018 - reading it raises for ports that are none
         except ValueError:
-            raise ValueError(f"{value!r} has no valid port") from None
+            raise ValueError(
+                f"{value!r} has no port from 0 to 65535; write for example https://gateway:8443"
+            ) from None
         if parts.scheme != "https" or not parts.hostname or parts.path not in ("", "/"):
             raise ValueError(f"{value!r} is not an address like https://gateway.example.org:8443")
         return value.rstrip("/")
@@ -178,7 +212,7 @@ class AgentConfig(Model):
         try:
             address = ipaddress.ip_address(value)
         except ValueError:
-            raise ValueError(f"{value!r} is not an IP address") from None
+            raise ValueError(f"{value!r} is not an IP address; write for example 10.0.0.11") from None
         if address.is_unspecified or address.is_multicast or address.is_link_local:
             raise ValueError(f"{value!r} is not an address that other nodes can reach; use a unicast address")
         return str(address)
@@ -187,22 +221,25 @@ class AgentConfig(Model):
     def _one_fabric_per_adapter(self) -> AgentConfig:
         owner: dict[str, str] = {}
         names: set[str] = set()
-        for fabric in self.fabrics:
+        for at, fabric in enumerate(self.fabrics):
             if fabric.name in names:
-                raise ValueError(f"fabric {fabric.name!r} is declared twice; merge its hcas")
+                raise KeyedError(
+                    f"fabric {fabric.name!r} is declared twice; merge its hcas", "fabrics", at, "name"
+                )
             names.add(fabric.name)
-            for hca in fabric.hcas:
+            for index, hca in enumerate(fabric.hcas):
                 adapter = hca.partition(":")[0]
                 for other, other_fabric in owner.items():
                     # `mlx5_0` is every port of the adapter; `mlx5_0:1` and `mlx5_0:2` may part.
                     whole = ":" not in other or ":" not in hca
                     shared = other == hca or (whole and other.partition(":")[0] == adapter)
                     if shared and other_fabric != fabric.name:
-                        raise ValueError(
+                        raise KeyedError(
                             f"adapter {adapter} is under two fabrics, {other_fabric!r} and {fabric.name!r}; "
-                            "an adapter is cabled to one"
+                            "an adapter is cabled to one, remove it from the other",
+                            *("fabrics", at, "hcas", index),
                         )
                 owner[hca] = fabric.name
         if self.reconnect_max < self.reconnect_base:
-            raise ValueError("reconnect_max is below reconnect_base; raise it")
+            raise KeyedError("must not be below reconnect_base; raise it", "reconnect_max")
         return self

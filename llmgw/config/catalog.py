@@ -12,6 +12,7 @@ import msgspec
 from pydantic import Field, field_validator, model_validator
 
 from llmgw.config.base import Duration, Model
+from llmgw.config.errors import KeyedError
 
 EngineName = Literal["vllm", "sglang", "llamacpp", "sim"]
 Task = Literal["chat", "completion", "embedding", "rerank", "score", "transcription"]
@@ -25,17 +26,25 @@ class Profile(Model):
     """One way to run a model."""
 
     name: str = "default"
+    """What tells this profile from the model's others."""
     engine: EngineName
+    """The engine that runs it."""
     nodes: int = Field(1, ge=1, le=256)
+    """Nodes that one replica spans; above 1 they all sit on one fabric."""
     gpus_per_node: int = Field(1, ge=0, le=64)
+    """GPUs that a replica uses on each of its nodes; 0 runs on the CPU."""
     tensor_parallel: int | None = Field(None, ge=1, le=1024)
     """GPUs that share each layer. Default: all GPUs of the replica divided by `pipeline_parallel`."""
     pipeline_parallel: int = Field(1, ge=1, le=256)
+    """Stages that the layers are cut into, one after the other."""
     replicas: int = Field(1, ge=0, le=1000)
+    """How many replicas should run."""
     fabric: str | None = None
     """Place on this fabric only. Default: any fabric that holds the whole replica."""
     args: list[str] = Field(default_factory=list, max_length=256)
+    """Arguments for the engine, one an entry, after those that llmgw gives it."""
     env: dict[str, str] = Field(default_factory=dict)
+    """Environment variables for the engine."""
     rendezvous_timeout: Duration = 120.0
     """How long the leader waits for its workers."""
     load_timeout: Duration = 1800.0
@@ -59,22 +68,27 @@ class Profile(Model):
     def _env(cls, value: dict[str, str]) -> dict[str, str]:
         for key in value:
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
-                raise ValueError(f"{key!r} is not an environment variable name")
+                raise KeyedError(f"{key!r} is not an environment variable name; use letters, digits and '_'", key)
         return value
 
     @model_validator(mode="after")
     def _parallelism(self) -> Profile:
         gpus = self.nodes * self.gpus_per_node
         if self.nodes > 1 and self.gpus_per_node == 0:
-            raise ValueError("nodes is above 1 with gpus_per_node 0; a replica over several nodes needs GPUs")
+            raise KeyedError(
+                "must be at least 1 when nodes is above 1; a replica over several nodes needs GPUs",
+                "gpus_per_node",
+            )
         if self.tensor_parallel is not None and gpus and self.tensor_parallel * self.pipeline_parallel != gpus:
-            raise ValueError(
+            raise KeyedError(
                 f"tensor_parallel {self.tensor_parallel} × pipeline_parallel {self.pipeline_parallel} is not "
-                f"nodes {self.nodes} × gpus_per_node {self.gpus_per_node} = {gpus}; change one of them"
+                f"nodes {self.nodes} × gpus_per_node {self.gpus_per_node} = {gpus}; change one of them",
+                "tensor_parallel",
             )
         if self.tensor_parallel is None and gpus and gpus % self.pipeline_parallel:
-            raise ValueError(
-                f"pipeline_parallel {self.pipeline_parallel} does not divide the {gpus} GPUs of a replica"
+            raise KeyedError(
+                f"{self.pipeline_parallel} does not divide the {gpus} GPUs of a replica; choose a divisor",
+                "pipeline_parallel",
             )
         return self
 
@@ -92,6 +106,7 @@ class StaticEndpoint(Model):
     url: str
     """`http://10.0.0.5:8000` or `https://api.example.org/prefix`; `/v1/…` is added."""
     api_key_file: str | None = None
+    """A file whose first line is the key, sent as `Authorization: Bearer …`."""
     model: str | None = None
     """The model's name there, when it differs."""
 
@@ -106,7 +121,8 @@ class StaticEndpoint(Model):
         if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
             raise ValueError(f"{value!r} is not a URL like http://10.0.0.5:8000 or https://host/prefix")
         if parts.query or parts.fragment or parts.username or parts.password:
-            raise ValueError(f"{value!r} carries a query, a fragment or a password; keys go into api_key_file")
+            # The value is not repeated: it may hold a password, and errors end up in logs.
+            raise ValueError("the URL carries a query, a fragment or a password; keys go into api_key_file")
         return value.rstrip("/").removesuffix("/v1")
 
 
@@ -114,12 +130,17 @@ class CatalogModel(Model):
     """A name that clients ask for, and its profiles or static endpoints."""
 
     name: str
+    """The name that clients ask for."""
     aliases: list[str] = Field(default_factory=list, max_length=32)
+    """Other names for the same model."""
     source: str = ""
     """What the engine loads: `org/name`, an absolute path, `https://…/file.gguf`. Empty for `sim`."""
     task: Task = "chat"
+    """What the model does; a one-token request of this kind proves that a replica works."""
     profiles: list[Profile] = Field(default_factory=list, max_length=32)
+    """Ways to run it on the nodes."""
     endpoints: list[StaticEndpoint] = Field(default_factory=list, max_length=64)
+    """Servers that run elsewhere and serve it too."""
     first_byte_timeout: Duration = 600.0
     """How long a request may wait for its first byte before it is tried elsewhere or failed."""
 
@@ -131,21 +152,30 @@ class CatalogModel(Model):
     @field_validator("aliases")
     @classmethod
     def _aliases(cls, value: list[str]) -> list[str]:
-        return [_model_name(alias) for alias in value]
+        for index, alias in enumerate(value):
+            try:
+                _model_name(alias)
+            except ValueError as error:
+                raise KeyedError(str(error), index) from None
+        return value
 
     @model_validator(mode="after")
     def _profiles(self) -> CatalogModel:
         if not self.profiles and not self.endpoints:
             raise ValueError(f"model {self.name!r} has neither profiles nor endpoints; give it one")
-        names = [profile.name for profile in self.profiles]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"model {self.name!r} has two profiles named {name!r}; rename one")
-        for profile in self.profiles:
+        names: set[str] = set()
+        for at, profile in enumerate(self.profiles):
+            if profile.name in names:
+                raise KeyedError(
+                    f"model {self.name!r} has two profiles named {profile.name!r}; rename one",
+                    *("profiles", at, "name"),
+                )
+            names.add(profile.name)
             if profile.engine != "sim" and not self.source:
-                raise ValueError(
+                raise KeyedError(
                     f"model {self.name!r} has no source, which profile {profile.name!r} "
-                    f"({profile.engine}) must load; set source to org/name, a path or a URL"
+                    f"({profile.engine}) must load; set source to org/name, a path or a URL",
+                    "source",
                 )
         return self
 
@@ -167,18 +197,11 @@ class Catalog(Model):
     """All models. Names and aliases are unique over the whole catalog."""
 
     models: list[CatalogModel] = Field(default_factory=list, max_length=1000)
+    """The models that should be served."""
 
     @model_validator(mode="after")
     def _unique(self) -> Catalog:
-        owner: dict[str, str] = {}
-        for model in self.models:
-            for name in model.served_names:
-                if name in owner:
-                    raise ValueError(
-                        f"the name {name!r} belongs to both {owner[name]!r} and {model.name!r}; "
-                        "names and aliases are unique over the catalog"
-                    )
-                owner[name] = model.name
+        refuse_shared_names(self.models)
         return self
 
     @cached_property
@@ -195,6 +218,21 @@ class Catalog(Model):
             if candidate.name == profile:
                 return found, candidate
         return None
+
+
+def refuse_shared_names(models: list[CatalogModel]) -> None:
+    """Raise KeyedError (its key begins with `models`) when two models have a name or an alias in common."""
+    owner: dict[str, str] = {}
+    for at, model in enumerate(models):
+        for name in model.served_names:
+            if name in owner:
+                key = ("name",) if name == model.name else ("aliases", model.aliases.index(name))
+                raise KeyedError(
+                    f"the name {name!r} belongs to both {owner[name]!r} and {model.name!r}; "
+                    "names and aliases are unique over the catalog, rename one",
+                    *("models", at, *key),
+                )
+            owner[name] = model.name
 
 
 def _model_name(value: str) -> str:

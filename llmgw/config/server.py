@@ -6,29 +6,35 @@ from pydantic import Field, model_validator
 
 from llmgw.config.addresses import HostPort, is_loopback, split_host_port
 from llmgw.config.base import Duration, Model
-from llmgw.config.catalog import Catalog, CatalogModel
+from llmgw.config.catalog import Catalog, CatalogModel, refuse_shared_names
+from llmgw.config.errors import KeyedError
 
 
 class ListenTls(Model):
     """A certificate and its key for a listener."""
 
     cert: str
+    """The certificate, followed by the intermediates that signed it (PEM)."""
     key: str
+    """Its private key, readable only by its owner (0600)."""
 
 
 class AdminListener(Model):
     """Admin API, pages and metrics. Beyond loopback it needs TLS, so that tokens never travel in the clear."""
 
     listen: HostPort = "127.0.0.1:8081"
+    """Where `ctl`, browsers and Prometheus connect."""
     tls: ListenTls | None = None
+    """Its certificate; needed beyond loopback."""
 
     @model_validator(mode="after")
     def _tls_beyond_loopback(self) -> AdminListener:
         host, _ = split_host_port(self.listen)
         if self.tls is None and not is_loopback(host):
-            raise ValueError(
-                f"admin.listen {self.listen} is beyond loopback without admin.tls; tokens would travel in the "
-                "clear. Set admin.tls.cert and admin.tls.key, or listen on 127.0.0.1"
+            raise KeyedError(
+                f"{self.listen} is beyond loopback without admin.tls; tokens would travel in the "
+                "clear: set admin.tls.cert and admin.tls.key, or listen on 127.0.0.1",
+                "listen",
             )
         return self
 
@@ -37,20 +43,35 @@ class AgentsTls(Model):
     """The agents' endpoint: its own certificate, the authority's root, and what the server may renew with."""
 
     ca: str
+    """The authority's root certificate, which every agent's certificate leads back to."""
     cert: str
+    """This server's certificate, made by `llmgw ctl cert issue-server`."""
     key: str
+    """Its private key, readable only by its owner (0600)."""
     revocations: str | None = None
     """The authority's revocation list (`revoked.pem`), read again whenever it changes."""
     renewal_cert: str | None = None
     """The intermediate whose only use is to renew agents' certificates. Without it nothing renews."""
     renewal_key: str | None = None
+    """The intermediate's private key (0600)."""
+
+    @model_validator(mode="after")
+    def _renewal_is_whole(self) -> AgentsTls:
+        if (self.renewal_cert is None) != (self.renewal_key is None):
+            missing, given = ("renewal_key", "renewal_cert")
+            if self.renewal_cert is None:
+                missing, given = given, missing
+            raise KeyedError(f"needs {missing} beside it; set both, or neither", given)
+        return self
 
 
 class AgentsListener(Model):
     """Where agents dial in. Without `tls` there are no agents: only static endpoints are served."""
 
     listen: HostPort = "0.0.0.0:8443"
+    """The address for the agents' connections."""
     tls: AgentsTls | None = None
+    """The files of mutual TLS. Left out: no agents."""
 
 
 class Liveness(Model):
@@ -63,6 +84,7 @@ class Liveness(Model):
     settle: Duration = 45.0
     """After a start: how long to wait for known nodes before anything new is placed or stopped."""
     probe_timeout: Duration = Field(5.0, gt=0)
+    """How long a one-token probe of a silent node's shard may take."""
 
 
 class RouterSettings(Model):
@@ -71,39 +93,47 @@ class RouterSettings(Model):
     body_bytes_max: int = Field(64 * 1024 * 1024, ge=1024, le=4 * 1024**3)
     """A larger request is answered with 413."""
     connect_timeout: Duration = Field(5.0, gt=0)
+    """How long connecting to an engine may take before another is tried."""
     drain_grace: Duration = 60.0
     """How long streams of a stopping replica may go on."""
     connections_max: int = Field(10_000, ge=16, le=1_000_000)
+    """Client connections at a time; later ones wait in the listen queue."""
 
 
 class ServerConfig(Model):
     """The control plane and the gateway."""
 
     listen: HostPort = "127.0.0.1:8080"
-    """The model API."""
+    """The model API: where clients send requests."""
     auth: str | None = None
     """`none` opens the model API beyond loopback to everybody who can reach it."""
     admin: AdminListener = AdminListener()
+    """Admin API, pages and metrics."""
     agents: AgentsListener = AgentsListener()
+    """Where agents dial in."""
     state: str = "./llmgw-state"
     """The folder for the database, the routers' sockets and the first admin token."""
     liveness: Liveness = Liveness()
+    """When silence means what."""
     router: RouterSettings = RouterSettings()
+    """The data plane."""
     models: list[CatalogModel] = Field(default_factory=list, max_length=1000)
+    """The catalog that an empty store begins with."""
 
     @model_validator(mode="after")
     def _consistent(self) -> ServerConfig:
-        Catalog(models=self.models)
+        refuse_shared_names(self.models)
         host, _ = split_host_port(self.listen)
         if self.auth not in (None, "none"):
-            raise ValueError(f"auth {self.auth!r} is not known; leave it out, or write auth: none")
+            raise KeyedError(f"{self.auth!r} is not known; leave auth out, or write auth: none", "auth")
         if not is_loopback(host) and self.auth != "none":
-            raise ValueError(
-                f"listen {self.listen} is beyond loopback and asks nobody for a key; listen on 127.0.0.1 behind "
-                "a proxy that authenticates, or write auth: none to open it to everybody who can reach it"
+            raise KeyedError(
+                f"{self.listen} is beyond loopback and asks nobody for a key; listen on 127.0.0.1 behind "
+                "a proxy that authenticates, or write auth: none to open it to everybody who can reach it",
+                "listen",
             )
         if self.liveness.unreachable_limit < self.liveness.lost_after:
-            raise ValueError("liveness.unreachable_limit is below liveness.lost_after; raise it")
+            raise KeyedError("must not be below liveness.lost_after; raise it", "liveness", "unreachable_limit")
         return self
 
     @property

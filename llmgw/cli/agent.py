@@ -1,0 +1,37 @@
+"""`llmgw agent`: read the configuration, set up logs, run a node's agent."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_PATHS = (Path("agent.yaml"), Path("/etc/llmgw/agent.yaml"))
+
+
+def agent(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="Default: ./agent.yaml, else /etc/llmgw/agent.yaml."),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Only say whether the configuration is good.")] = False,
+) -> None:
+    """Run a GPU node's agent.
+
+    Keys can be overridden from the environment: LLMGW_AGENT__SERVER=https://gateway:8443.
+    """
+    from llmgw.cli.logs import set_up_logs
+    from llmgw.config.load import load_agent_config
+
+    path = config or next((path for path in DEFAULT_PATHS if path.exists()), None)
+    loaded = load_agent_config(path, os.environ)
+    if check:
+        typer.echo(f"{path or 'the environment'}: good")
+        return
+    set_up_logs(os.environ)
+
+    from llmgw.agent.main import run_agent
+
+    run_agent(loaded)
