@@ -113,7 +113,8 @@ def _ask_nvidia_smi(program: str, timeout_s: float) -> GpuTable:
     if not table.gpus and not table.findings:
         # Some failures are said on stderr alone.
         table = parse_gpus(output.stderr)
-    if output.code != 0 and not any(finding.severity == "error" for finding in table.findings):
+    explained = any(finding.severity == "error" or finding.check == "gpu-none" for finding in table.findings)
+    if output.code != 0 and not explained:
         table.findings.append(_exit_finding(output, table))
     return table
 

@@ -163,25 +163,22 @@ class _Reader:
 
     def _read_row(self, cells: list[str], line: str) -> None:
         assert self.heading is not None
-        values = dict(zip(self.heading, cells, strict=False))
         if all(UNKNOWN.fullmatch(cell) for cell in cells) and any(ERROR_WORD.fullmatch(cell) for cell in cells):
             self.silent_rows += 1
             return
-        if len(cells) > len(self.heading):
+        # A line that was cut: its first cells are right, the last may be a part, the others may be anything.
+        short = len(cells) < len(self.heading)
+        whole = cells[:-1] if short else cells
+        gpu = describe_row(
+            dict(zip(self.heading, whole, strict=False)), position=len(self.table.gpus), asked=self.heading
+        )
+        if gpu is None or len(cells) > len(self.heading) or (short and not gpu.uuid):
             self._unread_line(line)
             return
-        gpu = describe_row(values, position=len(self.table.gpus), asked=self.heading)
-        if len(cells) < len(self.heading):
-            # A line that was cut: its first cells are right, what it does not say may be anything.
-            if gpu is None or not gpu.uuid:
-                self._unread_line(line)
-                return
+        if short:
             gpu = refuse(
                 gpu, f"nvidia-smi gave only {len(cells)} of its {len(self.heading)} values; ask it again"
             )
-        if gpu is None:
-            self._unread_line(line)
-            return
         self._add(gpu)
 
     def _add(self, gpu: Gpu) -> None:

@@ -25,7 +25,6 @@ from llmgw.sim.hardware_adapters import (
     port_files,
 )
 from llmgw.sim.hardware_files import (
-    MARKER,
     HardwareError,
     Parameters,
     claim_folder,
@@ -309,7 +308,6 @@ def _remove_surplus(directory: Path, parameters: Parameters) -> None:
 
 
 def _describe(directory: Path, parameters: Parameters) -> SimulatedHardware:
-    assert (directory / MARKER).exists()
     return SimulatedHardware(
         directory=directory,
         nvidia_smi=directory / "nvidia-smi",
