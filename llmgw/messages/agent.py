@@ -44,6 +44,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     pci_bus_id: str | None = None
     numa_node: int | None = None
     driver_version: str | None = None
+    mig: bool | None = None
+    """True when the GPU is cut into MIG devices."""
     usable: bool = True
     reason: str | None = None
     """Why it is not usable, as a sentence; None when it is."""

@@ -1,0 +1,128 @@
+"""`llmgw sim …`: simulated hardware, and the simulated engine."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Simulated hardware and a simulated engine: a fleet without GPUs.")
+
+
+class LinkLayer(StrEnum):
+    """What runs on the adapters' cables."""
+
+    InfiniBand = "InfiniBand"
+    Ethernet = "Ethernet"
+
+
+class State(StrEnum):
+    """A port's state."""
+
+    down = "down"
+    init = "init"
+    active = "active"
+
+
+class Health(StrEnum):
+    """A GPU's state."""
+
+    ok = "ok"
+    reset = "reset"
+    ecc = "ecc"
+    lost = "lost"
+
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of one simulated node.")]
+
+
+@app.command()
+def hardware(
+    directory: Directory,
+    gpus: Annotated[int, typer.Option(help="GPUs.")] = 8,
+    adapters: Annotated[int, typer.Option(help="InfiniBand adapters, mlx5_0 and on.")] = 2,
+    rate: Annotated[float, typer.Option(help="Link rate in Gb/s: 40, 56, 100, 200, 400 or 800.")] = 400,
+    gpu_name: Annotated[str, typer.Option(help="What the GPUs are called.")] = "NVIDIA H100 80GB HBM3",
+    memory_mib: Annotated[int, typer.Option(help="Memory of each GPU in MiB.")] = 81559,
+    link_layer: Annotated[
+        LinkLayer, typer.Option(case_sensitive=False, help="InfiniBand, or Ethernet for RoCE.")
+    ] = LinkLayer.InfiniBand,
+    node: Annotated[
+        str | None, typer.Option(help="Node id: UUIDs and GUIDs are made from it. Default: this host's name.")
+    ] = None,
+    sm_lid: Annotated[int, typer.Option(help="LID of the subnet manager.")] = 1,
+) -> None:
+    """Write an nvidia-smi program and a sysfs-shaped tree that an agent cannot tell from a node."""
+    from llmgw.sim.hardware import write_hardware
+
+    with _sentences():
+        made = write_hardware(
+            directory,
+            gpus=gpus,
+            adapters=adapters,
+            rate_gbps=rate,
+            gpu_name=gpu_name,
+            memory_mib=memory_mib,
+            link_layer=link_layer.value,
+            node=node,
+            sm_lid=sm_lid,
+        )
+    typer.echo(f"# {gpus} GPUs and {adapters} adapters. In agent.yaml:")
+    typer.echo(f"discovery:\n  nvidia_smi: {made.nvidia_smi}\n  ib_root: {made.ib_root}")
+
+
+@app.command()
+def port(
+    directory: Directory,
+    adapter: Annotated[str, typer.Argument(metavar="ADAPTER", help="For example mlx5_0.")],
+    state: Annotated[
+        State, typer.Argument(metavar="down|init|active", help="No cable, no subnet manager, or working.")
+    ],
+    number: Annotated[int, typer.Option("--port", help="The adapter's port.")] = 1,
+) -> None:
+    """Take a port down, leave it without a subnet manager, or bring it back, while agents look."""
+    from llmgw.sim.hardware import set_port
+
+    with _sentences():
+        set_port(directory, adapter, state.value, port=number)
+    typer.echo(f"{adapter} port {number} is {state.value}")
+
+
+@app.command()
+def gpu(
+    directory: Directory,
+    index: Annotated[int, typer.Argument(metavar="INDEX", help="The GPU's index.")],
+    state: Annotated[
+        Health,
+        typer.Argument(metavar="ok|reset|ecc|lost", help="Whole, needs a reset, memory error, or off the bus."),
+    ],
+) -> None:
+    """Break a GPU as real ones break, or mend it, while agents look."""
+    from llmgw.sim.hardware import set_gpu
+
+    with _sentences():
+        set_gpu(directory, index, state.value)
+    typer.echo(f"GPU {index} is {state.value}")
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    """A refusal is one sentence on stderr and exit code 1."""
+    from llmgw.sim.hardware import HardwareError
+
+    try:
+        yield
+    except HardwareError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+if importlib.util.find_spec("llmgw.cli.sim_engine") is not None:
+    from llmgw.cli.sim_engine import engine
+
+    app.command()(engine)

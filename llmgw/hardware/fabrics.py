@@ -1,0 +1,197 @@
+"""Which declared fabrics this node can offer, and in one sentence why not. Pure: ports in, offers out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmgw.config.agent import FabricDeclaration
+from llmgw.messages.agent import FabricOffer, Port
+from llmgw.messages.findings import Finding
+
+LINK_LAYERS = ("InfiniBand", "Ethernet")
+# 5: the link is up and its physical layer recovers; traffic goes on (InfiniBand spec 1, 7.2.7).
+_UP_STATES = frozenset({"ACTIVE", "ACTIVE_DEFER"})
+_WHY = "Replicas of several nodes are not placed on a node whose fabric is not whole"
+_ADAPTERS_SHOWN_MAX = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortProblem:
+    """Why a port carries no traffic: a check's name, what is wrong, and what to do."""
+
+    check: str
+    what: str
+    remedy: str
+
+
+def offer_fabrics(
+    declared: list[FabricDeclaration], ports: list[Port]
+) -> tuple[list[FabricOffer], list[Finding]]:
+    """One offer for each declared fabric, usable or not, and findings for what keeps or slows them.
+
+    A fabric is offered only whole: every declared adapter is there and has an ACTIVE port, and all of its
+    ports are of one link layer. Its rate is that of its slowest active link.
+    """
+    offers: list[FabricOffer] = []
+    findings: list[Finding] = []
+    for declaration in declared:
+        offer, its_findings = _offer(declaration, ports)
+        offers.append(offer)
+        findings.extend(its_findings)
+    return offers, findings
+
+
+def why_port_unusable(port: Port) -> PortProblem | None:
+    """What keeps a port from carrying traffic, or None. The same words for InfiniBand and RoCE."""
+    name = f"{port.adapter} port {port.port}"
+    ethernet = port.link_layer == "Ethernet"
+    if port.state in _UP_STATES:
+        if port.link_layer not in LINK_LAYERS:
+            return PortProblem(
+                check="fabric-link-layer",
+                what=f"{name} has the link layer {port.link_layer or 'unknown'}, not InfiniBand or Ethernet",
+                remedy=f"take {port.adapter} out of the fabric's hcas in agent.yaml",
+            )
+        return None
+    if port.state == "INIT":
+        return PortProblem(
+            check="fabric-no-subnet-manager",
+            what=f"{name} is up, but no subnet manager has configured it (INIT)",
+            remedy="start a subnet manager on this fabric (systemctl start opensm), or look at the one it has",
+        )
+    if port.state == "ARMED":
+        return PortProblem(
+            check="fabric-no-subnet-manager",
+            what=f"{name} is up, and its subnet manager has not finished configuring it (ARMED)",
+            remedy="look at the subnet manager's log when this stays for more than a minute",
+        )
+    if port.state is None:
+        return PortProblem(
+            check="fabric-port-down",
+            what=f"{name} does not say its state",
+            remedy="load the adapter's driver again, or look at dmesg",
+        )
+    if port.phys_state == "Polling":
+        cause = "no cable or dead peer"
+        remedy = "check the cable, and the port at its other end"
+    elif port.phys_state == "Disabled":
+        cause = "it was switched off"
+        remedy = (
+            f"switch it on: ip link set the interface of {port.adapter} up, or look at the switch port"
+            if ethernet
+            else f"switch it on: ibportstate -C {port.adapter} -P {port.port} -D 0 {port.port} enable"
+        )
+    elif ethernet:
+        cause = "its network interface is down or has no link"
+        remedy = f"bring the interface of {port.adapter} up (ip link), and check its cable"
+    else:
+        cause = "the link does not come up"
+        remedy = "check the cable, and the port at its other end"
+    phys_state = f", {port.phys_state}" if port.phys_state else ""
+    return PortProblem(
+        check="fabric-port-down", what=f"{name} is not up ({port.state}{phys_state}): {cause}", remedy=remedy
+    )
+
+
+def _offer(declaration: FabricDeclaration, ports: list[Port]) -> tuple[FabricOffer, list[Finding]]:
+    chosen: list[Port] = []
+    problems: list[tuple[str, PortProblem]] = []
+    for hca in declaration.hcas:
+        active, problem = _active_ports(hca, ports)
+        chosen.extend(port for port in active if port not in chosen)
+        if problem is not None:
+            problems.append((hca, problem))
+    mixed = _mixed_link_layers(chosen)
+    if mixed is not None:
+        problems.append(mixed)
+    rates = [port.rate_gbps for port in chosen if port.rate_gbps is not None]
+    rate_gbps = min(rates, default=None)
+    if problems:
+        findings = [
+            Finding(
+                check=problem.check,
+                severity="error",
+                where=f"{declaration.name} {hca}",
+                what=f"fabric {declaration.name} is not offered: {problem.what}",
+                why=_WHY,
+                remedy=problem.remedy,
+            )
+            for hca, problem in problems
+        ]
+        reason = "; ".join(f"{problem.what}: {problem.remedy}" for _, problem in problems)
+        return FabricOffer(name=declaration.name, reason=reason, rate_gbps=rate_gbps), findings
+    findings = _slow_links(declaration, chosen)
+    offer = FabricOffer(
+        name=declaration.name,
+        adapters=[_nccl_name(port) for port in chosen],
+        usable=True,
+        reason="; ".join(f"{finding.what}: {finding.remedy}" for finding in findings) or None,
+        rate_gbps=rate_gbps,
+    )
+    return offer, findings
+
+
+def _active_ports(hca: str, ports: list[Port]) -> tuple[list[Port], PortProblem | None]:
+    """The ACTIVE ports that `mlx5_0` or `mlx5_0:1` names, or what is wrong with the best of them."""
+    adapter, _, number = hca.partition(":")
+    there = [port for port in ports if port.adapter == adapter]
+    named = [port for port in there if not number or port.port == int(number)]
+    if not named:
+        if there:
+            what = f"{adapter} has no port {number} (it has {', '.join(str(port.port) for port in there)})"
+        else:
+            names = list(dict.fromkeys(port.adapter for port in ports))
+            shown = ", ".join(names[:_ADAPTERS_SHOWN_MAX]) + (" …" if len(names) > _ADAPTERS_SHOWN_MAX else "")
+            what = f"adapter {adapter} is not there (this node has {shown or 'none'})"
+        return [], PortProblem(
+            check="fabric-adapter-missing",
+            what=what,
+            remedy="correct hcas in agent.yaml, or look at lspci -d 15b3: and dmesg for the adapter",
+        )
+    problems = [(port, why_port_unusable(port)) for port in named]
+    active = [port for port, problem in problems if problem is None]
+    if active:
+        return active, None
+    # Of an adapter's ports the one that is nearest to working is the one that somebody has cabled.
+    nearest = min(problems, key=lambda pair: _DISTANCE.get(pair[0].state or "", 9))
+    return [], nearest[1]
+
+
+_DISTANCE = {"ACTIVE": 0, "ACTIVE_DEFER": 0, "ARMED": 1, "INIT": 2, "DOWN": 3}
+
+
+def _mixed_link_layers(chosen: list[Port]) -> tuple[str, PortProblem] | None:
+    ethernet = [port for port in chosen if port.link_layer == "Ethernet"]
+    if not ethernet or len(ethernet) == len(chosen):
+        return None
+    names = ", ".join(f"{port.adapter} port {port.port}" for port in ethernet)
+    several = len(ethernet) > 1
+    return ethernet[0].adapter, PortProblem(
+        check="fabric-mixed",
+        what=f"{names} {'are Ethernet ports' if several else 'is an Ethernet port'} among InfiniBand ports",
+        remedy=f"take {'them' if several else 'it'} out of hcas in agent.yaml (adapter:port names one port)",
+    )
+
+
+def _slow_links(declaration: FabricDeclaration, chosen: list[Port]) -> list[Finding]:
+    """Links below the declared rate; without one, links below the fastest of the same fabric."""
+    fastest = max((port.rate_gbps for port in chosen if port.rate_gbps is not None), default=None)
+    expected = declaration.rate_gbps if declaration.rate_gbps is not None else fastest
+    against = "declared" if declaration.rate_gbps is not None else "that its neighbour has"
+    return [
+        Finding(
+            check="fabric-slow",
+            severity="warning",
+            where=f"{declaration.name} {port.adapter}",
+            what=f"{port.adapter} port {port.port} runs at {port.rate_gbps:g} Gb/s ({port.rate_text}), "
+            f"below the {expected:g} Gb/s {against}",
+            why=f"Fabric {declaration.name} is as fast as its slowest link",
+            remedy="reseat or replace the cable, and look at the switch port's speed setting",
+        )
+        for port in chosen
+        if port.rate_gbps is not None and expected is not None and port.rate_gbps < expected
+    ]
+
+
+def _nccl_name(port: Port) -> str:
+    return f"{port.adapter}:{port.port}"

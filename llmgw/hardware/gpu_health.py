@@ -1,0 +1,42 @@
+"""When a GPU takes no new shard, said once for all readers. Facts in, a sentence out."""
+
+from __future__ import annotations
+
+
+def why_unusable(
+    *,
+    error_word: str | None = None,
+    reset_required: bool = False,
+    recovery_action: str | None = None,
+    uncorrected_ecc: int | None = None,
+    row_remap_failed: bool | None = None,
+) -> str | None:
+    """The reason why a GPU must not be given work, or None.
+
+    `error_word` is what the driver answered in place of the GPU's identity or memory (`[Unknown Error]`),
+    `recovery_action` what it recommends (`None`, `Reset`, `Reboot`, `Drain P2P`, `Drain and Reset`),
+    `uncorrected_ecc` the uncorrectable memory errors since the driver was loaded. Source: nvidia-smi(1).
+    """
+    action = (recovery_action or "").strip()
+    if action.lower() in ("none", ""):
+        action = ""
+    if error_word:
+        return f"the driver answers {error_word} for it; look at dmesg for Xid errors, then reset or reboot"
+    if reset_required and not action:
+        action = "Reset"
+    if action:
+        return f"the driver asks for a recovery action: {action}; {_HOW.get(action.lower(), _HOW['reset'])}"
+    if uncorrected_ecc:
+        return (
+            f"it has had {uncorrected_ecc} uncorrectable memory errors (ECC) since the driver was loaded; "
+            "reset it with nvidia-smi --gpu-reset, and have it replaced when they come back"
+        )
+    if row_remap_failed:
+        return "its memory has no spare rows left (row remapping failed); have it replaced"
+    return None
+
+
+_HOW = {
+    "reset": "stop what runs on it and reset it with nvidia-smi --gpu-reset",
+    "reboot": "reboot this node",
+}

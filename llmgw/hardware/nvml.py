@@ -1,0 +1,186 @@
+"""GPUs by NVML, the driver's own library. A call that the driver answers with an error is an unknown value;
+only a library that cannot be used at all raises.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from llmgw.hardware.gpu_health import why_unusable
+from llmgw.hardware.nvidia_smi import GpuTable
+from llmgw.messages.agent import GPUS_PER_NODE_MAX, Gpu
+from llmgw.messages.findings import Finding
+
+# NVML_GPU_RECOVERY_ACTION_*, nvml.h of driver 580.
+_RECOVERY_ACTIONS = {
+    1: "Reset",
+    2: "Reboot",
+    3: "Drain P2P",
+    4: "Drain and Reset",
+    5: "Recover IMEX domain",
+    6: "Bus reset",
+    7: "System reboot",
+}
+_MIB = 1024 * 1024
+
+
+class NvmlUnavailable(Exception):
+    """NVML cannot be used here. `driver_present` is False where there is no NVIDIA driver at all."""
+
+    def __init__(self, what: str, *, driver_present: bool) -> None:
+        super().__init__(what)
+        self.driver_present = driver_present
+
+
+def read_nvml(module: Any = None) -> GpuTable:
+    """Every GPU that the driver knows. `module` is `pynvml` (the default) or one that answers like it.
+
+    The library is opened and closed again: an agent that kept it open would keep the driver from being
+    reloaded and GPUs from being reset. Raises NvmlUnavailable.
+    """
+    nvml = module if module is not None else importlib.import_module("pynvml")
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        missing = isinstance(error, (nvml.NVMLError_LibraryNotFound, nvml.NVMLError_DriverNotLoaded))
+        raise NvmlUnavailable(f"NVML cannot be used: {error}", driver_present=not missing) from None
+    try:
+        return _read_all(nvml)
+    except nvml.NVMLError as error:
+        raise NvmlUnavailable(f"NVML failed: {error}", driver_present=True) from None
+    finally:
+        try:
+            nvml.nvmlShutdown()
+        except nvml.NVMLError:
+            pass
+
+
+def _read_all(nvml: Any) -> GpuTable:
+    table = GpuTable()
+    driver = _text(_Asker(nvml).ask(nvml.nvmlSystemGetDriverVersion))
+    count = nvml.nvmlDeviceGetCount()
+    if count > GPUS_PER_NODE_MAX:
+        table.findings.append(
+            Finding(
+                check="gpu-count",
+                severity="error",
+                where="NVML",
+                what=f"{count - GPUS_PER_NODE_MAX} GPUs beyond the first {GPUS_PER_NODE_MAX} are left out",
+                why="llmgw takes no more GPUs from one node",
+            )
+        )
+    seen: set[str] = set()
+    for index in range(min(count, GPUS_PER_NODE_MAX)):
+        try:
+            gpu = _read_gpu(nvml, index, driver)
+        except nvml.NVMLError as error:
+            table.findings.append(
+                Finding(
+                    check="gpu-lost",
+                    severity="error",
+                    where=f"GPU {index}",
+                    what=f"GPU {index} is lost: {error}",
+                    why="The driver counts it but it does not answer; what ran on it is dead",
+                    remedy="look at dmesg for Xid errors, then power-cycle the node",
+                )
+            )
+            continue
+        if gpu.uuid in seen:
+            table.findings.append(
+                Finding(
+                    check="gpu-duplicate",
+                    severity="warning",
+                    where=f"GPU {index}",
+                    what=f"{gpu.uuid} is listed twice; the second is left out",
+                    why="Two names for one GPU would let two shards share it",
+                )
+            )
+            continue
+        seen.add(gpu.uuid)
+        table.gpus.append(gpu)
+    return table
+
+
+class _Asker:
+    """Asks for one GPU's values and remembers what the refusals say about its health."""
+
+    def __init__(self, nvml: Any) -> None:
+        self.nvml = nvml
+        self.reset_required = False
+        self.lost = False
+
+    def ask(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The function's answer, or None when the driver has none."""
+        try:
+            return function(*args, **kwargs)
+        except self.nvml.NVMLError_ResetRequired:
+            self.reset_required = True
+        except self.nvml.NVMLError_GpuIsLost:
+            self.lost = True
+        except self.nvml.NVMLError:
+            pass
+        return None
+
+
+def _read_gpu(nvml: Any, index: int, driver: str | None) -> Gpu:
+    """One GPU. Raises the module's NVMLError when there is no handle or no identity."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    uuid = _text(nvml.nvmlDeviceGetUUID(handle)) or ""
+    asker = _Asker(nvml)
+    ask = asker.ask
+    # Version 2 counts what the driver keeps for itself apart, as nvidia-smi does.
+    memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle, version=getattr(nvml, "nvmlMemory_v2", None))
+    if memory is None:
+        memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+    utilization = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+    temperature = ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+    pci = ask(nvml.nvmlDeviceGetPciInfo, handle)
+    mig = ask(nvml.nvmlDeviceGetMigMode, handle)
+    ecc = ask(
+        nvml.nvmlDeviceGetTotalEccErrors,
+        handle,
+        nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+        nvml.NVML_VOLATILE_ECC,
+    )
+    remapped = ask(nvml.nvmlDeviceGetRemappedRows, handle)
+    reason = why_unusable(
+        error_word="[GPU is lost]" if asker.lost else None,
+        reset_required=asker.reset_required,
+        recovery_action=_recovery_action(asker, handle),
+        uncorrected_ecc=ecc,
+        row_remap_failed=bool(remapped[3]) if remapped is not None else None,
+    )
+    return Gpu(
+        index=index,
+        uuid=uuid,
+        name=(_text(ask(nvml.nvmlDeviceGetName, handle)) or "unknown")[:160],
+        # Unified-memory machines answer 0 where discrete ones have a size: that is unknown.
+        memory_total_mib=memory.total // _MIB or None if memory is not None else None,
+        memory_used_mib=memory.used // _MIB if memory is not None and memory.total else None,
+        utilization_percent=utilization.gpu if utilization is not None and utilization.gpu <= 100 else None,
+        temperature_c=temperature,
+        pci_bus_id=_text(pci.busId) if pci is not None else None,
+        driver_version=driver,
+        mig=bool(mig[0]) if mig is not None else None,
+        usable=reason is None,
+        reason=reason,
+    )
+
+
+def _recovery_action(asker: _Asker, handle: Any) -> str | None:
+    field = getattr(asker.nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
+    values = asker.ask(asker.nvml.nvmlDeviceGetFieldValues, handle, [field]) if field is not None else None
+    # A driver that does not know the field says so in the value, not in the call.
+    if not values or values[0].nvmlReturn != 0:
+        return None
+    action = int(values[0].value.uiVal)
+    return _RECOVERY_ACTIONS.get(action, f"number {action}") if action else None
+
+
+def _text(value: Any) -> str | None:
+    """Older bindings answer bytes."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    return str(value) if value else None

@@ -1,0 +1,146 @@
+"""A fabric is offered whole or not at all, and the reason names adapter, port and remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmgw.config.agent import FabricDeclaration
+from llmgw.hardware.fabrics import offer_fabrics, why_port_unusable
+from llmgw.messages.agent import FabricOffer, Port
+from llmgw.messages.findings import Finding
+
+
+def port(adapter: str, number: int = 1, **facts: Any) -> Port:
+    known: dict[str, Any] = {
+        "link_layer": "InfiniBand",
+        "state": "ACTIVE",
+        "phys_state": "LinkUp",
+        "rate_gbps": 400.0,
+        "rate_text": "400 Gb/sec (4X NDR)",
+    }
+    return Port(adapter=adapter, port=number, **(known | facts))
+
+
+def offer(ports: list[Port], *hcas: str, rate_gbps: float | None = None) -> tuple[FabricOffer, list[Finding]]:
+    declared = FabricDeclaration(name="ib-a", hcas=list(hcas), rate_gbps=rate_gbps)
+    (only,), findings = offer_fabrics([declared], ports)
+    return only, findings
+
+
+def test_a_whole_fabric_is_offered_with_its_ports_as_nccl_names_them() -> None:
+    only, findings = offer([port("mlx5_0"), port("mlx5_1"), port("mlx5_2")], "mlx5_1", "mlx5_0")
+    assert (only.usable, only.reason, only.rate_gbps, findings) == (True, None, 400.0, [])
+    assert only.adapters == ["mlx5_1:1", "mlx5_0:1"]
+
+
+def test_a_missing_adapter_is_named_with_those_that_exist() -> None:
+    only, (finding,) = offer([port("mlx5_0"), port("mlx5_2")], "mlx5_0", "mlx5_7")
+    assert (only.usable, only.adapters) == (False, [])
+    assert "adapter mlx5_7 is not there (this node has mlx5_0, mlx5_2)" in (only.reason or "")
+    assert (finding.check, finding.severity, finding.where) == ("fabric-adapter-missing", "error", "ib-a mlx5_7")
+    assert "agent.yaml" in finding.remedy
+
+
+def test_a_node_without_adapters_says_so() -> None:
+    only, _ = offer([], "mlx5_0")
+    assert "this node has none" in (only.reason or "")
+
+
+def test_a_missing_port_of_an_adapter_is_named() -> None:
+    only, _ = offer([port("mlx5_0")], "mlx5_0:2")
+    assert "mlx5_0 has no port 2 (it has 1)" in (only.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"state": "INIT"}, "mlx5_0 port 1 is up, but no subnet manager"),
+        ({"state": "ARMED"}, "not finished configuring"),
+        ({"state": "DOWN", "phys_state": "Polling"}, "no cable or dead peer"),
+        ({"state": "DOWN", "phys_state": "Disabled"}, "ibportstate -C mlx5_0 -P 1"),
+        ({"state": "DOWN", "phys_state": "Disabled", "link_layer": "Ethernet"}, "ip link"),
+        ({"state": "DOWN", "phys_state": "Sleep"}, "the link does not come up"),
+        ({"state": "DOWN", "phys_state": None, "link_layer": "Ethernet"}, "network interface is down"),
+        ({"state": None}, "does not say its state"),
+        ({"link_layer": "Unknown"}, "link layer Unknown"),
+        ({"link_layer": None}, "link layer unknown"),
+    ],
+)
+def test_a_port_that_carries_no_traffic_says_why_and_what_to_do(facts: dict[str, Any], words: str) -> None:
+    only, findings = offer([port("mlx5_0", **facts), port("mlx5_1")], "mlx5_0", "mlx5_1")
+    assert not only.usable
+    assert words in (only.reason or "")
+    assert [finding.severity for finding in findings] == ["error"]
+    assert findings[0].remedy
+
+
+def test_every_problem_of_a_fabric_is_said_at_once() -> None:
+    only, findings = offer([port("mlx5_0", state="INIT")], "mlx5_0", "mlx5_1")
+    assert len(findings) == 2
+    assert "mlx5_0 port 1" in (only.reason or "")
+    assert "mlx5_1 is not there" in (only.reason or "")
+
+
+def test_an_adapter_is_usable_by_its_active_ports() -> None:
+    ports = [port("mlx4_0", 1, state="DOWN", phys_state="Polling"), port("mlx4_0", 2)]
+    only, findings = offer(ports, "mlx4_0")
+    assert (only.usable, only.adapters, findings) == (True, ["mlx4_0:2"], [])
+
+
+def test_of_an_adapter_without_active_ports_the_one_nearest_to_working_is_named() -> None:
+    ports = [port("mlx4_0", 1, state="DOWN", phys_state="Polling"), port("mlx4_0", 2, state="INIT")]
+    only, (finding,) = offer(ports, "mlx4_0")
+    assert not only.usable
+    assert "mlx4_0 port 2 is up, but no subnet manager" in finding.what
+
+
+def test_an_ethernet_port_among_infiniband_ports_is_refused() -> None:
+    only, (finding,) = offer(
+        [port("mlx5_0"), port("mlx5_bond_0", link_layer="Ethernet")], "mlx5_0", "mlx5_bond_0"
+    )
+    assert not only.usable
+    assert "mlx5_bond_0 port 1 is an Ethernet port among InfiniBand ports" in (only.reason or "")
+    assert finding.check == "fabric-mixed"
+
+
+def test_a_fabric_of_ethernet_ports_is_a_fabric() -> None:
+    only, _ = offer(
+        [port("mlx5_0", link_layer="Ethernet"), port("mlx5_1", link_layer="Ethernet")], "mlx5_0", "mlx5_1"
+    )
+    assert only.usable
+
+
+def test_the_rate_is_that_of_the_slowest_link_and_a_slow_one_is_a_warning() -> None:
+    slow = port("mlx5_1", rate_gbps=100.0, rate_text="100 Gb/sec (4X EDR)")
+    only, (finding,) = offer([port("mlx5_0"), slow], "mlx5_0", "mlx5_1", rate_gbps=400)
+    assert (only.usable, only.rate_gbps) == (True, 100.0)
+    assert (finding.check, finding.severity, finding.where) == ("fabric-slow", "warning", "ib-a mlx5_1")
+    assert "below the 400 Gb/s declared" in finding.what
+    assert "mlx5_1 port 1" in (only.reason or "")
+
+
+def test_without_a_declared_rate_a_link_is_measured_by_its_neighbours() -> None:
+    _, (finding,) = offer([port("mlx5_0"), port("mlx5_1", rate_gbps=200.0)], "mlx5_0", "mlx5_1")
+    assert "below the 400 Gb/s that its neighbour has" in finding.what
+
+
+def test_an_unknown_rate_is_not_slow() -> None:
+    only, findings = offer([port("mlx5_0", rate_gbps=None)], "mlx5_0", rate_gbps=400)
+    assert (only.usable, only.rate_gbps, findings) == (True, None, [])
+
+
+def test_a_port_named_twice_counts_once() -> None:
+    only, _ = offer([port("mlx5_0")], "mlx5_0", "mlx5_0:1")
+    assert only.adapters == ["mlx5_0:1"]
+
+
+def test_a_port_that_recovers_on_the_link_layer_still_carries_traffic() -> None:
+    assert why_port_unusable(port("mlx5_0", state="ACTIVE_DEFER")) is None
+
+
+def test_fabrics_are_offered_in_the_order_declared() -> None:
+    declared = [FabricDeclaration(name="ib-b", hcas=["mlx5_1"]), FabricDeclaration(name="ib-a", hcas=["mlx5_9"])]
+    offers, _ = offer_fabrics(declared, [port("mlx5_1")])
+    assert [(each.name, each.usable) for each in offers] == [("ib-b", True), ("ib-a", False)]

@@ -1,0 +1,76 @@
+"""Everything that a node has, from one simulated node, as the messages carry it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from llmgw.config.agent import AgentConfig, FabricDeclaration
+from llmgw.hardware.inventory import read_inventory
+from llmgw.messages.agent import PORTS_PER_NODE_MAX, Inventory
+from llmgw.sim.hardware import set_gpu, set_port, write_hardware
+from tests.hardware.nodes import config_of, discovery_of
+
+IB_A = FabricDeclaration(name="ib-a", hcas=["mlx5_0", "mlx5_1"], rate_gbps=400)
+
+
+def test_a_healthy_node_has_everything_and_no_findings(tmp_path: Path) -> None:
+    node = write_hardware(tmp_path / "hw", gpus=8, adapters=2)
+    gpus, ports, fabrics, findings = read_inventory(config_of(node, fabrics=[IB_A]))
+    assert (len(gpus), len(ports), findings) == (8, 2, [])
+    assert [(fabric.name, fabric.usable, fabric.rate_gbps) for fabric in fabrics] == [("ib-a", True, 400.0)]
+    inventory = Inventory(gpus=gpus, ports=ports, fabrics=fabrics, findings=findings)
+    assert msgspec.json.decode(msgspec.json.encode(inventory), type=Inventory) == inventory
+
+
+def test_exactly_the_planted_faults_are_found_and_carry_the_nodes_name(tmp_path: Path) -> None:
+    node = write_hardware(tmp_path / "hw", gpus=8, adapters=2)
+    set_port(node.directory, "mlx5_1", "down")
+    set_gpu(node.directory, 5, "reset")
+    gpus, _, (fabric,), findings = read_inventory(config_of(node, fabrics=[IB_A]))
+    assert [gpu.index for gpu in gpus if not gpu.usable] == [5]
+    assert not fabric.usable
+    assert [(finding.check, finding.where) for finding in findings] == [
+        ("gpu-unusable", "node01 GPU 5"),
+        ("fabric-port-down", "node01 ib-a mlx5_1"),
+    ]
+
+
+def test_active_ports_without_any_declared_fabric_are_mentioned(tmp_path: Path) -> None:
+    _, _, fabrics, (finding,) = read_inventory(config_of(write_hardware(tmp_path / "hw", gpus=1)))
+    assert fabrics == []
+    assert (finding.check, finding.severity) == ("fabric-undeclared", "info")
+
+
+def test_a_node_with_nothing_is_read_without_an_error(tmp_path: Path) -> None:
+    config = AgentConfig(
+        node_id="node01",
+        server="https://127.0.0.1:8443",
+        discovery={  # type: ignore[arg-type]
+            "nvidia_smi": str(tmp_path / "nvidia-smi"),
+            "ib_root": str(tmp_path / "ib"),
+        },
+        fabrics=[IB_A],
+    )
+    gpus, ports, (fabric,), findings = read_inventory(config)
+    assert (gpus, ports, fabric.usable) == ([], [], False)
+    assert {finding.check for finding in findings} == {"gpu-driver", "fabric-adapter-missing"}
+
+
+def test_of_too_many_ports_those_of_declared_fabrics_are_kept(tmp_path: Path) -> None:
+    root = tmp_path / "ib"
+    for number in range(PORTS_PER_NODE_MAX + 10):
+        (root / f"mlx5_{number}" / "ports" / "1").mkdir(parents=True)
+    last = f"mlx5_{PORTS_PER_NODE_MAX + 9}"
+    node = write_hardware(tmp_path / "hw", gpus=1)
+    config = AgentConfig(
+        node_id="node01",
+        server="https://127.0.0.1:8443",
+        discovery=discovery_of(node).model_copy(update={"ib_root": str(root)}),
+        fabrics=[FabricDeclaration(name="ib-a", hcas=[last])],
+    )
+    _, ports, _, findings = read_inventory(config)
+    assert len(ports) == PORTS_PER_NODE_MAX
+    assert ports[-1].adapter == last
+    assert "port-count" in {finding.check for finding in findings}

@@ -1,0 +1,169 @@
+"""GPUs by NVML, with a library of the tests' own that answers like `pynvml`."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from llmgw.hardware.nvml import NvmlUnavailable, read_nvml
+
+MIB = 1024 * 1024
+
+
+class Library:
+    """Answers for GPUs given as dicts of answers; an exception in place of an answer is raised."""
+
+    NVMLError = pynvml.NVMLError
+    NVMLError_LibraryNotFound = pynvml.NVMLError_LibraryNotFound
+    NVMLError_DriverNotLoaded = pynvml.NVMLError_DriverNotLoaded
+    NVMLError_ResetRequired = pynvml.NVMLError_ResetRequired
+    NVMLError_GpuIsLost = pynvml.NVMLError_GpuIsLost
+    NVML_TEMPERATURE_GPU = pynvml.NVML_TEMPERATURE_GPU
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+    NVML_VOLATILE_ECC = pynvml.NVML_VOLATILE_ECC
+    NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+    nvmlMemory_v2 = pynvml.nvmlMemory_v2
+
+    def __init__(self, *gpus: dict[str, Any], init: Exception | None = None) -> None:
+        self.gpus = gpus
+        self.init = init
+        self.open = 0
+
+    def nvmlInit(self) -> None:
+        if self.init is not None:
+            raise self.init
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:
+        self.open -= 1
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "590.48.01"
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> dict[str, Any]:
+        return answer(self.gpus[index], "handle", self.gpus[index])
+
+    def nvmlDeviceGetUUID(self, gpu: dict[str, Any]) -> Any:
+        return answer(gpu, "uuid", f"GPU-{[gpu is other for other in self.gpus].index(True):08d}")
+
+    def nvmlDeviceGetName(self, gpu: dict[str, Any]) -> Any:
+        return answer(gpu, "name", "NVIDIA H200")
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: dict[str, Any], version: object = None) -> Any:
+        return answer(gpu, "memory", SimpleNamespace(total=143771 * MIB, used=55 * MIB))
+
+    def nvmlDeviceGetUtilizationRates(self, gpu: dict[str, Any]) -> Any:
+        return answer(gpu, "utilization", SimpleNamespace(gpu=17))
+
+    def nvmlDeviceGetTemperature(self, gpu: dict[str, Any], sensor: int) -> Any:
+        return answer(gpu, "temperature", 33)
+
+    def nvmlDeviceGetPciInfo(self, gpu: dict[str, Any]) -> Any:
+        return answer(gpu, "pci", SimpleNamespace(busId="00000000:83:00.0"))
+
+    def nvmlDeviceGetMigMode(self, gpu: dict[str, Any]) -> Any:
+        return answer(gpu, "mig", [0, 0])
+
+    def nvmlDeviceGetTotalEccErrors(self, gpu: dict[str, Any], kind: int, counter: int) -> Any:
+        return answer(gpu, "ecc", 0)
+
+    def nvmlDeviceGetRemappedRows(self, gpu: dict[str, Any]) -> Any:
+        return answer(gpu, "remapped", (0, 0, 0, 0))
+
+    def nvmlDeviceGetFieldValues(self, gpu: dict[str, Any], fields: list[int]) -> Any:
+        action = answer(gpu, "action", 0)
+        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=action))]
+
+
+def answer(gpu: dict[str, Any], key: str, default: Any) -> Any:
+    value = gpu.get(key, default)
+    if isinstance(value, Exception):
+        raise value
+    return value
+
+
+def not_supported() -> Exception:
+    return pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+def test_a_healthy_gpu_is_read_whole_and_the_library_closed() -> None:
+    library = Library({})
+    (gpu,) = read_nvml(library).gpus
+    assert (gpu.index, gpu.uuid, gpu.name, gpu.driver_version) == (0, "GPU-00000000", "NVIDIA H200", "590.48.01")
+    assert (gpu.memory_total_mib, gpu.memory_used_mib) == (143771, 55)
+    assert (gpu.utilization_percent, gpu.temperature_c, gpu.mig) == (17, 33, False)
+    assert (gpu.pci_bus_id, gpu.usable) == ("00000000:83:00.0", True)
+    assert library.open == 0
+
+
+def test_what_the_driver_does_not_support_is_unknown() -> None:
+    refused = dict.fromkeys(
+        ("memory", "utilization", "temperature", "pci", "mig", "ecc", "remapped", "action"), not_supported()
+    )
+    (gpu,) = read_nvml(Library(refused)).gpus
+    assert gpu.usable
+    assert {gpu.memory_total_mib, gpu.memory_used_mib, gpu.utilization_percent, gpu.temperature_c, gpu.mig} == {
+        None
+    }
+
+
+def test_a_unified_memory_of_size_zero_is_unknown() -> None:
+    (gpu,) = read_nvml(Library({"memory": SimpleNamespace(total=0, used=0)})).gpus
+    assert (gpu.memory_total_mib, gpu.memory_used_mib) == (None, None)
+
+
+def test_names_may_be_bytes() -> None:
+    (gpu,) = read_nvml(Library({"uuid": b"GPU-b", "name": b"NVIDIA L4"})).gpus
+    assert (gpu.uuid, gpu.name) == ("GPU-b", "NVIDIA L4")
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ({"ecc": 3}, "3 uncorrectable"),
+        ({"action": 1}, "Reset"),
+        ({"action": 2}, "reboot this node"),
+        ({"action": 99}, "number 99"),
+        ({"remapped": (0, 0, 0, 1)}, "row remapping failed"),
+        ({"temperature": pynvml.NVMLError(pynvml.NVML_ERROR_RESET_REQUIRED)}, "reset"),
+        ({"utilization": pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)}, "GPU is lost"),
+    ],
+)
+def test_a_broken_gpu_is_not_usable_and_says_why(answers: dict[str, Any], words: str) -> None:
+    broken, whole = read_nvml(Library(answers, {})).gpus
+    assert not broken.usable
+    assert words in (broken.reason or "")
+    assert whole.usable
+
+
+@pytest.mark.parametrize("key", ["handle", "uuid"])
+def test_a_gpu_without_identity_is_a_finding_and_costs_no_other(key: str) -> None:
+    read = read_nvml(Library({}, {key: pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)}, {}))
+    assert [gpu.index for gpu in read.gpus] == [0, 2]
+    assert [(finding.check, finding.where) for finding in read.findings] == [("gpu-lost", "GPU 1")]
+
+
+def test_a_uuid_given_twice_counts_once() -> None:
+    read = read_nvml(Library({"uuid": "GPU-x"}, {"uuid": "GPU-x"}))
+    assert len(read.gpus) == 1
+    assert [finding.check for finding in read.findings] == ["gpu-duplicate"]
+
+
+@pytest.mark.parametrize(
+    ("code", "driver_present"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, False),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, False),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, True),
+    ],
+)
+def test_a_library_that_cannot_be_used_says_whether_there_is_a_driver(code: int, driver_present: bool) -> None:
+    with pytest.raises(NvmlUnavailable) as raised:
+        read_nvml(Library(init=pynvml.NVMLError(code)))
+    assert raised.value.driver_present == driver_present

@@ -1,0 +1,94 @@
+"""A tool of the machine is run with limits, and every failure is a sentence."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from llmgw.hardware.programs import ProgramError, run_program
+from tests.hardware.nodes import write_program
+
+
+def run(program: Path, *args: str, timeout_s: float = 10.0, output_bytes_max: int = 100_000):  # type: ignore[no-untyped-def]
+    return run_program([str(program), *args], timeout_s=timeout_s, output_bytes_max=output_bytes_max)
+
+
+def alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(") ")[2][0] not in "ZX"
+
+
+def wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 5
+    while alive(pid):
+        assert time.monotonic() < deadline, f"process {pid} is still there"
+        time.sleep(0.01)
+
+
+def test_both_outputs_and_the_exit_code_come_back(tmp_path: Path) -> None:
+    output = run(write_program(tmp_path / "tool", "echo out $1; echo err >&2; exit 9"), "x")
+    assert (output.code, output.stdout, output.stderr, output.cut) == (9, "out x\n", "err\n", False)
+
+
+def test_it_runs_in_the_c_locale_without_input(tmp_path: Path) -> None:
+    output = run(write_program(tmp_path / "tool", 'read -r line; echo "$LC_ALL $line."'))
+    assert output.stdout == "C .\n"
+
+
+def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
+    program = write_program(tmp_path / "tool", f"sleep 60 & echo $! > {tmp_path}/child; wait")
+    begun = time.monotonic()
+    with pytest.raises(ProgramError, match=r"did not answer within 0\.5 s"):
+        run(program, timeout_s=0.5)
+    assert time.monotonic() - begun < 5
+    wait_until_gone(int((tmp_path / "child").read_text()))
+
+
+def test_a_child_that_keeps_the_pipe_open_does_not_delay_the_answer(tmp_path: Path) -> None:
+    program = write_program(tmp_path / "tool", f"sleep 60 & echo $! > {tmp_path}/child; echo done")
+    begun = time.monotonic()
+    assert run(program).stdout == "done\n"
+    assert time.monotonic() - begun < 5
+    wait_until_gone(int((tmp_path / "child").read_text()))
+
+
+def test_a_flood_of_output_is_cut_and_the_program_ended(tmp_path: Path) -> None:
+    output = run(write_program(tmp_path / "tool", "while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxx; done"))
+    assert output.cut
+    assert len(output.stdout) == 100_000
+
+
+def test_a_missing_program_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match="does not exist"):
+        run(tmp_path / "tool")
+
+
+def test_a_file_of_another_architecture_is_a_sentence(tmp_path: Path) -> None:
+    program = tmp_path / "tool"
+    program.write_bytes(b"\x7fELF\x02\x01\x01" + bytes(200))
+    program.chmod(0o755)
+    with pytest.raises(ProgramError, match="not a program for this machine"):
+        run(program)
+
+
+def test_a_file_that_may_not_be_run_is_a_sentence(tmp_path: Path) -> None:
+    program = write_program(tmp_path / "tool", "echo x")
+    program.chmod(0o644)
+    with pytest.raises(ProgramError, match="not executable") as raised:
+        run(program)
+    assert "chmod" in raised.value.remedy
+
+
+def test_no_file_descriptor_is_left_open(tmp_path: Path) -> None:
+    program = write_program(tmp_path / "tool", "echo x")
+    run(program)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        run(program)
+    assert len(os.listdir("/proc/self/fd")) == before
