@@ -127,13 +127,9 @@ def parse_host(text: str, *, ip: bool = True) -> str | Address:
     With `ip` False a dotted number is a name, as OpenSSL sees it in a common name.
     """
     host = text.strip()
-    if ip:
-        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-        try:
-            return parse_address(bare)
-        except PkiError:
-            if ":" in bare.replace("://", "") and "://" not in bare and bare.count(":") > 1:
-                raise
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if ip and _looks_like_address(bare):
+        return parse_address(bare)
     if "://" in host or "/" in host:
         raise PkiError(
             f"{text!r} is a URL, not a host; write only the name or the address, like gw.lan or 10.0.0.5."
@@ -152,6 +148,11 @@ def parse_host(text: str, *, ip: bool = True) -> str | Address:
             f"{text!r} is neither a DNS name nor an IP address; write for example gw.lan, 10.0.0.5 or ::1."
         )
     return name
+
+
+def _looks_like_address(text: str) -> bool:
+    """True for what can be no DNS name: several colons, or four numbers."""
+    return (text.count(":") > 1 and "/" not in text) or re.fullmatch(r"\d+(\.\d+){3}", text) is not None
 
 
 def parse_address(text: str) -> Address:
@@ -181,10 +182,11 @@ def parse_node_address(text: str) -> Address:
 
 
 def own_domain(own_name: str) -> list[str]:
-    """The domain of the host's full name, or the name itself where its domain looks like a public suffix.
+    """What a host may be called by default, from its own full name; never anything like a public suffix.
 
-    `gw.lab.example.org` gives `lab.example.org`; `gw.com` gives `gw.com`, never `com`; `gw.co.uk` likewise.
-    A bare `gw` gives `gw`, so that the host can be called by its own name.
+    `gw1.lab.example.org` gives `lab.example.org` and `gw1`; `gw.com` gives `gw.com`, never `com`. A name without
+    a dot permits everything below it too, and `ai` or `dev` are top-level domains: only those with a digit or a
+    hyphen, which no top-level domain has (RFC 1123, 2.1; `xn--` apart), are taken.
     """
     try:
         name = parse_host(own_name)
@@ -192,12 +194,18 @@ def own_domain(own_name: str) -> list[str]:
         return []
     if not isinstance(name, str):
         return []
+    bare = name.partition(".")[0]
+    safe = any(mark in bare for mark in "0123456789-") and not bare.startswith("xn--") and not bare.isdigit()
+    domains = [_domain_of(name)] if "." in name else []
+    return [*domains, *([bare] if safe else [])]
+
+
+def _domain_of(name: str) -> str:
+    """The domain that a full name is in, or the name where the domain looks like a suffix for everybody."""
     domain = name.partition(".")[2]
     labels = domain.split(".")
     country_code_suffix = len(labels) == 2 and len(labels[1]) == 2 and len(labels[0]) <= 3
-    if len(labels) < 2 or country_code_suffix:
-        return [name]
-    return [domain]
+    return name if len(labels) < 2 or country_code_suffix else domain
 
 
 def _parse_suffix(text: str) -> str:
@@ -224,6 +232,4 @@ def _parse_network(text: str) -> Network:
 
 
 def _widest(host: str | Address) -> str:
-    if not isinstance(host, str):
-        return str(host)
-    return own_domain(host)[0]
+    return _domain_of(host) if isinstance(host, str) else str(host)
