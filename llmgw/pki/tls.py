@@ -5,10 +5,14 @@ Everything a context needs is checked beforehand, because OpenSSL's own words na
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 import time
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 
 from llmgw.config.agent import AgentTls
 from llmgw.config.server import AgentsTls
@@ -19,6 +23,7 @@ from llmgw.pki.files import belongs_to, finish_install, load_certificates, load_
 from llmgw.pki.tls_errors import explain_tls_error as explain_tls_error
 from llmgw.pki.tls_errors import server_names as server_names
 
+_log = logging.getLogger(__name__)
 _AGENT_REMEDY = (
     "On the authority's host: llmgw ctl cert issue-client NODE --address IP, then copy its files to this node."
 )
@@ -36,6 +41,7 @@ def agent_context(tls: AgentTls, now: float | None = None) -> ssl.SSLContext:
     _harden(context)
     _trust(context, tls.ca, "tls.ca")
     _check_pair(tls.cert, tls.key, "tls.cert", "tls.key", "client", _AGENT_REMEDY, now)
+    _check_origin(tls)
     _load_pair(context, tls.cert, tls.key)
     return context
 
@@ -44,6 +50,7 @@ def agents_server_context(tls: AgentsTls, now: float | None = None) -> ssl.SSLCo
     """The server's side: nobody without a client certificate that goes back to the root. Raises PkiError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED
+    context.sslobject_class = _AlertingSSLObject
     # A resumed session would skip verifying the certificate, also once it has expired.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
@@ -60,6 +67,37 @@ def reload_server_certificate(context: ssl.SSLContext, tls: AgentsTls, now: floa
     _check_pair(tls.cert, tls.key, "agents.tls.cert", "agents.tls.key", "server", _SERVER_REMEDY, now)
     _trust(context, tls.ca, "agents.tls.ca")
     _load_pair(context, tls.cert, tls.key)
+
+
+class _AlertingSSLObject(ssl.SSLObject):
+    """Tells a refused client why.
+
+    The loops drop a connection whose handshake failed with OpenSSL's alert still unsent (asyncio's
+    `SSLProtocol._do_handshake`, and uvloop's like it), so that the client only learns that it was cut off. They
+    send what is waiting when a handshake asks for more data; so it asks once more before it fails. A client
+    that does not hang up then is cut off by the loop's handshake timeout.
+    """
+
+    _failure: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        """As `ssl.SSLObject`; the first failure asks the loop to send the alert, the next call raises it."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError, ssl.SSLSyscallError, ssl.SSLEOFError):
+            raise
+        except ssl.SSLError as error:
+            self._failure = error
+            _log.warning("a client was refused in the TLS handshake: %s", _in_words(error))
+            raise ssl.SSLWantReadError from error
+
+
+def _in_words(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate does not hold ({error.verify_message})"
+    return (error.reason or str(error)).replace("_", " ").lower()
 
 
 class ServerCertificate:
@@ -142,6 +180,28 @@ def _check_pair(
             f"The certificate {cert} ({cert_name}) holds from {day(begin)} on, and this host's clock says "
             f"{day(at)}. Set the clock (timedatectl status)."
         )
+
+
+def _check_origin(tls: AgentTls) -> None:
+    """Raise PkiError unless our certificate goes back to the root that we trust the server by."""
+    roots = load_certificates(Path(tls.ca), "authority's root certificate (tls.ca)", _CA_REMEDY)
+    certificate, *between = load_certificates(Path(tls.cert), "certificate (tls.cert)", _AGENT_REMEDY)
+    for _ in range(len(between) + 1):
+        if any(_signed(root, certificate) for root in roots):
+            return
+        certificate = next((issuer for issuer in between if _signed(issuer, certificate)), certificate)
+    raise PkiError(
+        f"The certificate {tls.cert} (tls.cert) comes from another authority than the one in {tls.ca} (tls.ca). "
+        "Copy both from the folder that `llmgw ctl cert issue-client` made."
+    )
+
+
+def _signed(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def _load_pair(context: ssl.SSLContext, cert: str, key: str) -> None:

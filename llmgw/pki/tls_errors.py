@@ -55,6 +55,8 @@ _TOO_OLD = ("UNSUPPORTED_PROTOCOL", "ALERT_PROTOCOL_VERSION", "NO_PROTOCOLS_AVAI
 def explain_tls_error(exc: BaseException, url: str, *, names: Sequence[str] = ()) -> str:
     """Turn an error of ssl, socket or httpx on the way to `url` into a sentence.
 
+    Callers of httpx catch OSError beside `httpx.TransportError`: its asynchronous client lets `ssl.SSLError`
+    through when the server refuses our certificate after the handshake, as TLS 1.3 does (httpx 0.28).
     `names` are the names of the server's certificate where they are known (`server_names` asks for them).
     """
     at = _host_port(url)
@@ -69,15 +71,15 @@ def explain_tls_error(exc: BaseException, url: str, *, names: Sequence[str] = ()
         if isinstance(cause, ConnectionRefusedError):
             return f"Nothing listens at {at}. Check that the server runs, and its agents.listen."
         if isinstance(cause, (ConnectionResetError, BrokenPipeError)):
-            return (
-                f"{at} closed the connection. When that happens at once every time, it may refuse this "
-                "certificate: look into the server's log."
-            )
+            return _closed(at)
         if isinstance(cause, TimeoutError):
             return f"{at} did not answer in time. Check the network and firewalls between here and there."
-    if "timeout" in type(exc).__name__.lower():
+    kind = type(exc).__name__
+    if kind in ("RemoteProtocolError", "ReadError", "WriteError", "EndOfStream", "BrokenResourceError"):
+        return _closed(at)
+    if "timeout" in kind.lower():
         return f"{at} did not answer in time. Check the network and firewalls between here and there."
-    text = " ".join(str(exc).split()) or type(exc).__name__
+    text = " ".join(str(exc).split()).rstrip(".") or kind
     return f"{at} cannot be reached: {text}. Check the address and the network between here and there."
 
 
@@ -99,6 +101,13 @@ def server_names(url: str, timeout_s: float = 3.0) -> list[str]:
         return alternative_names(x509.load_der_x509_certificate(der)) if der else []
     except (OSError, ValueError):
         return []
+
+
+def _closed(at: str) -> str:
+    return (
+        f"{at} closed the connection without an answer. When it does so at once every time, it refuses this "
+        "side's certificate, or something else listens there: look into the server's log."
+    )
 
 
 def _verification(error: ssl.SSLCertVerificationError, at: str, names: Sequence[str]) -> str:
@@ -168,7 +177,11 @@ def _causes(exc: BaseException) -> Iterator[BaseException]:
 
 def _split(url: str) -> tuple[str, int]:
     parts = urlsplit(url)
-    return parts.hostname or url, parts.port or (80 if parts.scheme == "http" else 443)
+    try:
+        port = parts.port
+    except ValueError:  # an explanation is still owed for an address that is none
+        port = None
+    return parts.hostname or url, port or (80 if parts.scheme == "http" else 443)
 
 
 def _host_port(url: str) -> str:

@@ -75,13 +75,23 @@ def dial(context: ssl.SSLContext, port: int, name: str = "127.0.0.1", host: str 
         return connection.recv(16)
 
 
-def shake(server: ssl.SSLContext, client: ssl.SSLContext, name: str = "127.0.0.1", host: str = "127.0.0.1") -> bytes:
-    """One handshake; returns the client's certificate as the server saw it. Raises what the client's ssl raises."""
+def shake(
+    server: ssl.SSLContext, client: ssl.SSLContext, name: str = "127.0.0.1", host: str = "127.0.0.1"
+) -> bytes:
+    """Returns the client's certificate as the server saw it; raises what the client's ssl raises."""
     with listening(server, host) as listener:
         assert dial(client, listener.port, name, host) == b"ok"
         (peer,) = listener.peers
         assert peer is not None
         return peer
+
+
+def unchecked_context(ca: str, tls: AgentTls) -> ssl.SSLContext:
+    """A client that trusts `ca` and shows whatever certificate it was given."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(ca)
+    context.load_cert_chain(tls.cert, tls.key)
+    return context
 
 
 def agent_tls(issued: IssuedCertificate, folder: Path) -> AgentTls:
