@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import socket
 import ssl
+import stat
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from llmgw.config.agent import AgentTls
 from llmgw.config.server import AgentsTls
 from llmgw.pki.authority import Authority
 from llmgw.pki.errors import PkiError
+from llmgw.pki.files import install_pair
 from llmgw.pki.peer import peer_from_der
 from llmgw.pki.tls import (
     ServerCertificate,
@@ -244,3 +252,23 @@ def test_swapped_certificates_get_a_sentence(
         agents_server_context(AgentsTls(ca=node01.ca, cert=node01.cert, key=node01.key))
     with pytest.raises(PkiError, match="is not a root"):
         agent_context(AgentTls(ca=node01.cert, cert=node01.cert, key=node01.key))
+
+
+def test_certificate_and_key_may_share_one_file(
+    authority: Authority, server: ssl.SSLContext, node01: AgentTls, tmp_path: Path, now: float
+) -> None:
+    one = str(tmp_path / "both.pem")
+    issued = authority.issue_client("node02", "10.0.0.2", now)
+    install_pair(one, one, issued.cert_pem, issued.key_pem)
+    assert (
+        peer_from_der(shake(server, agent_context(AgentTls(ca=node01.ca, cert=one, key=one)))).node_id == "node02"
+    )
+    assert stat.S_IMODE(Path(one).stat().st_mode) == 0o600
+
+
+def test_a_key_with_a_passphrase_gets_a_sentence_instead_of_a_prompt(node01: AgentTls) -> None:
+    key = load_pem_private_key(Path(node01.key).read_bytes(), None)
+    locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    Path(node01.key).write_bytes(locked)
+    with pytest.raises(PkiError, match="is protected by a passphrase"):
+        agent_context(node01)
