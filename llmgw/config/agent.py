@@ -183,7 +183,7 @@ class AgentConfig(Model):
     @field_validator("node_id")
     @classmethod
     def _node_id(cls, value: str) -> str:
-        if not re.match(NODE_ID_PATTERN, value):
+        if not re.fullmatch(NODE_ID_PATTERN, value):
             raise ValueError(
                 f"{value!r} is not a node id; it is the host name: lower-case letters, digits, '-' and '.', "
                 "beginning and ending with a letter or digit, at most 63"

@@ -3,5 +3,8 @@
 from __future__ import annotations
 
 
-class PkiError(Exception):
+from llmgw.config.errors import SentenceError
+
+
+class PkiError(SentenceError):
     """Something about certificates, keys or the revocation list that a person must mend."""
