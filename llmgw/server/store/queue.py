@@ -23,7 +23,7 @@ class Write:
     the same name replaces it, and it may be dropped when too much waits. It must be right at any later
     moment, so it makes no rows. `then` gets the result after the commit. `failed`
     belongs to a write that somebody waits for: it is told of the first failure, and the write is not tried
-    again.
+    again. Such a write is no touch.
     """
 
     apply: Callable[[Connection], object] | None = None
@@ -89,6 +89,11 @@ class WriteQueue:
                 del self._touches[write.touch]
             taken.append((number, write))
         return taken
+
+    def take_awaited(self) -> list[Write]:
+        """Take out every write that somebody waits for, wherever it stands."""
+        numbers = [number for number, write in self._waiting.items() if write.failed is not None]
+        return [self._waiting.pop(number) for number in numbers]
 
     def put_back(self, taken: Iterable[tuple[int, Write]]) -> None:
         """Put back what was taken and could not be stored, in front and in its old order."""

@@ -71,6 +71,10 @@ class Store(StoreInterface):
             writing, reading = writing_engine(path), reading_engine(path)
             async with writing.begin() as connection:
                 kept = await connection.run_sync(reads.begin_epoch, now, llmgw.__version__)
+            # A reader that stays connected keeps the log and its index in place: when the writer reconnects
+            # on a full disk there would be no room to make them anew, and even reading would fail.
+            async with reading.connect() as connection:
+                await connection.run_sync(partial(reads.fact, key="version"))
         except BaseException as error:
             for engine in (writing, reading):
                 if engine is not None:

@@ -233,14 +233,12 @@ class Writer:
             unforeseen = not isinstance(error, (SQLAlchemyError, OSError))
             log.error("store cannot write", store=self._where, error=str(problem), exc_info=unforeseen)
         self._problem = problem
-        kept = []
-        for number, write in self._in_flight:
+        self._queue.put_back(self._in_flight)
+        self._in_flight = []
+        # Also those that stand behind more than one batch: their callers would wait as long as this lasts.
+        for write in self._queue.take_awaited():
             if write.failed is not None:
                 write.failed(problem)
-            else:
-                kept.append((number, write))
-        self._in_flight = []
-        self._queue.put_back(kept)
         self._answer_flushes()
         wait_s = min(RETRY_MAX_S, RETRY_BASE_S * 2 ** min(self._failures, 16))
         self._failures += 1
