@@ -33,7 +33,7 @@ WRITE_FOR_EVER = """
 @on_a_loop
 async def test_everything_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     acknowledged = 0
-    for life in range(3):
+    for life in range(2):
         writer = start(WRITE_FOR_EVER, tmp_path)
         assert writer.stdout is not None
         lines = 0

@@ -23,16 +23,16 @@ OPEN = """
     from llmgw.server.store.errors import StoreError
     from llmgw.server.store.store import Store
 
-    async def main():
-        store = await Store.open(Path(sys.argv[1]), 1.0)
+    async def main(state):
+        store = await Store.open(state, 1.0)
         print("open", flush=True)
-        sys.stdin.readline() if len(sys.argv) > 2 else None
         await store.close()
 
-    try:
-        asyncio.run(main())
-    except StoreError as error:
-        print(f"refused: {error}")
+    for path in sys.argv[1:]:
+        try:
+            asyncio.run(main(Path(path)))
+        except StoreError as error:
+            print(f"refused: {error}")
 """
 
 
@@ -79,18 +79,28 @@ async def test_a_second_server_is_refused_and_told_who_has_the_folder(tmp_path: 
     assert "stop that one first" in said
     first.record("node", "n", "e", 1.0)
     await first.close()
-    assert finish(OPEN, tmp_path).splitlines()[-1] == "open"
+    await (await Store.open(tmp_path, 2.0)).close()
 
 
 def test_the_lock_is_free_as_soon_as_its_holder_is_killed(tmp_path: Path) -> None:
-    holder = start(OPEN.replace("sys.stdin.readline()", "__import__('signal').pause()"), tmp_path, "wait")
+    holder = start(
+        """
+        import signal, sys
+        from pathlib import Path
+        from llmgw.server.store.lock import StateLock
+
+        lock = StateLock(Path(sys.argv[1]))
+        print("locked", flush=True)
+        signal.pause()
+        """,
+        tmp_path,
+    )
     assert holder.stdout is not None
-    while holder.stdout.readline().strip() != "open":
-        assert holder.poll() is None
+    assert holder.stdout.readline().strip() == "locked"
     with pytest.raises(StoreError, match=f"process {holder.pid}"):
         StateLock(tmp_path)
     holder.send_signal(signal.SIGKILL)
-    holder.wait()
+    holder.communicate()
     StateLock(tmp_path).release()
 
 
@@ -168,38 +178,32 @@ async def test_a_database_cut_short_is_refused(tmp_path: Path) -> None:
     assert f"{path} is damaged: " in await refusal(tmp_path)
 
 
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    state = tmp_path / "state"
+@on_a_loop
+async def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    state, database, later = tmp_path / "state", tmp_path / "database", tmp_path / "later"
     state.mkdir(mode=0o500)
-    assert f"refused: {state / 'lock'} cannot be opened for writing by user id" in finish(OPEN, state)
-    assert "cannot be opened for writing" in finish(OPEN, state / "below")
-    state.chmod(0o700)
+    for folder in (database, later):
+        await (await Store.open(folder, 1.0)).close()
+    (database / DATABASE_NAME).chmod(0o400)
+    later.chmod(0o500)
+    said = finish(OPEN, state, state / "below", database, later).splitlines()
+    for folder in (state, later):
+        folder.chmod(0o700)
+    assert len(said) == 4
+    assert said[0].startswith(f"refused: {state / 'lock'} cannot be opened for writing by user id")
+    assert said[1].startswith(f"refused: {state / 'below'} cannot be opened for writing by user id")
+    assert said[2].startswith(f"refused: {database / DATABASE_NAME} cannot be opened for writing by user id")
+    assert said[3].startswith(f"refused: {later / DATABASE_NAME} cannot be ")
+    assert f"make {later / DATABASE_NAME}" in said[3]
 
 
-def test_a_database_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    assert finish(OPEN, tmp_path).splitlines()[-1] == "open"
-    (tmp_path / DATABASE_NAME).chmod(0o400)
-    assert f"refused: {tmp_path / DATABASE_NAME} cannot be opened for writing by user id" in finish(
-        OPEN, tmp_path
-    )
-
-
-def test_a_folder_that_became_unwritable_is_refused(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    assert finish(OPEN, state).splitlines()[-1] == "open"
-    state.chmod(0o500)
-    said = finish(OPEN, state)
-    state.chmod(0o700)
-    assert f"refused: {state / DATABASE_NAME} cannot be " in said
-    assert str(state) in said
-
-
-def test_a_disk_without_space_is_refused_and_can_be_tried_again(tmp_path: Path) -> None:
-    limited = "import resource, signal\n" + "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
+@on_a_loop
+async def test_a_disk_without_space_is_refused_and_can_be_tried_again(tmp_path: Path) -> None:
+    limited = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
     said = finish(limited + textwrap.dedent(OPEN), tmp_path)
     assert f"refused: {tmp_path / DATABASE_NAME} cannot be read or written" in said
     assert "has space" in said
-    assert finish(OPEN, tmp_path).splitlines()[-1] == "open"
+    await (await Store.open(tmp_path, 2.0)).close()
 
 
 @on_a_loop
