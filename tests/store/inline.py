@@ -39,9 +39,11 @@ class InlineStore(StoreInterface):
         if write.then is not None:
             write.then(result)
 
-    async def _commit(self, apply: Callable[[Connection], T]) -> T:
+    async def _commit(self, apply: Callable[[Connection], T], then: Callable[[T], None]) -> T:
         with self._engine.begin() as connection:
-            return apply(connection)
+            result = apply(connection)
+        then(result)
+        return result
 
     async def _read(self, ask: Callable[[Connection], T]) -> T:
         with self._engine.begin() as connection:

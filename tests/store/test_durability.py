@@ -55,7 +55,7 @@ async def test_everything_acknowledged_survives_kill_9(tmp_path: Path) -> None:
             assert cordoned == ((acknowledged // 20) % 2 == 1)
         store.remove_node("node01")
         await store.flush()
-        await store._commit(lambda connection: connection.exec_driver_sql("DELETE FROM history"))
+        await store._commit(lambda connection: connection.exec_driver_sql("DELETE FROM history"), lambda _: None)
         await store.close()
 
 
@@ -148,10 +148,12 @@ def test_closing_with_a_full_disk_ends_in_time_and_says_what_is_lost(tmp_path: P
             await store.flush()
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
             store.record("replica", "r1", "ready", 1.0)
+            flush = asyncio.create_task(store.flush())
             try:
                 await store.close(0.3)
             except StoreError as error:
                 print(f"refused: {error}")
+            print("flush:", repr((await asyncio.wait_for(asyncio.gather(flush, return_exceptions=True), 5))[0]))
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             StateLock(Path(sys.argv[1]))
             print("unlocked")
@@ -161,4 +163,5 @@ def test_closing_with_a_full_disk_ends_in_time_and_says_what_is_lost(tmp_path: P
         tmp_path,
     )
     assert "refused: the store was closed with 1 changes unstored: " in said
+    assert "flush: StoreError(" in said
     assert said.splitlines()[-1] == "unlocked"

@@ -141,15 +141,18 @@ async def test_a_flush_waits_for_what_came_before_it_and_not_for_what_comes_afte
 
 
 @on_a_loop
-async def test_a_caller_who_leaves_does_not_disturb_the_writer(tmp_path: Path) -> None:
+async def test_a_caller_who_hangs_up_leaves_memory_and_disk_agreeing(tmp_path: Path) -> None:
     store = await Store.open(tmp_path, 1.0)
     asked = asyncio.create_task(store.create_token("t", "0" * 64, 1.0))
     await asyncio.sleep(0)
     asked.cancel()
     await store.flush()
-    store.record("node", "n", "e", 1.0)
-    await store.flush()
-    assert len(await store.history()) == 1
+    assert asked.cancelled()
+    assert store.token_hashes() == {"t": "0" * 64}
+    await store.revoke_token("t", 2.0)
+    await store.close()
+    store = await Store.open(tmp_path, 3.0)
+    assert store.token_hashes() == {}
     await store.close()
 
 

@@ -69,8 +69,12 @@ class StoreInterface(ABC):
         """Take a write; never wait, never lose it while the process lives."""
 
     @abstractmethod
-    async def _commit(self, apply: Callable[[Connection], T]) -> T:
-        """Carry a write out and return its result once it is committed. Raises StoreError."""
+    async def _commit(self, apply: Callable[[Connection], T], then: Callable[[T], None]) -> T:
+        """Carry a write out and return its result once it is committed. Raises StoreError.
+
+        `then` gets the result at the commit, also when the caller is cancelled: memory must not differ from
+        the disk because somebody hung up.
+        """
 
     @abstractmethod
     async def _read(self, ask: Callable[[Connection], T]) -> T:
@@ -277,7 +281,7 @@ class StoreInterface(ABC):
             note=_text(note, REASON_CHARS_MAX),
             now=now,
         )
-        return (await self._commit(add)).number
+        return (await self._commit(add, _nothing)).number
 
     # Admin tokens.
 
@@ -303,8 +307,11 @@ class StoreInterface(ABC):
         if not is_secret_hash(secret_hash):
             raise ValueError("secret_hash is not what hash_secret returns")
         token = TokenRecord(name=name, secret_hash=secret_hash, created_at=now)
-        await self._commit(partial(writes.create_token, token=token))
-        self._kept.tokens[name] = token
+
+        def keep(_created: None) -> None:
+            self._kept.tokens[name] = token
+
+        await self._commit(partial(writes.create_token, token=token), keep)
 
     async def revoke_token(self, name: str, now: float) -> None:
         """Refuse a token from this moment on, and say so on disk.
@@ -361,6 +368,10 @@ def _text(value: str, chars_max: int | None = None) -> str:
     """What every database takes: UTF-8 without NUL, of bounded length. Engines print anything."""
     cut = value if chars_max is None or len(value) <= chars_max else value[: chars_max - 1] + "…"
     return cut.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd")
+
+
+def _nothing(_result: object) -> None:
+    """Memory holds nothing of it."""
 
 
 def _same_process(one: Life | None, other: Life | None) -> bool:

@@ -90,8 +90,8 @@ class Store(StoreInterface):
     def _enqueue(self, write: Write) -> None:
         self._writer.add(write)
 
-    async def _commit(self, apply: Callable[[Connection], T]) -> T:
-        return await self._writer.commit(apply)
+    async def _commit(self, apply: Callable[[Connection], T], then: Callable[[T], None]) -> T:
+        return await self._writer.commit(apply, then)
 
     async def _read(self, ask: Callable[[Connection], T]) -> T:
         try:

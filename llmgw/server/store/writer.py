@@ -74,23 +74,27 @@ class Writer:
         self._queue.add(write)
         self._work.set()
 
-    async def commit(self, apply: Callable[[Connection], T]) -> T:
+    async def commit(self, apply: Callable[[Connection], T], then: Callable[[T], None]) -> T:
         """Queue a write and wait until it is committed; returns what `apply` returned.
 
+        `then` gets it first, at the commit, also when the caller has been cancelled meanwhile.
         Raises the StoreError that `apply` raises, and StoreError when the write fails; it is not tried again
         then, so that an operator is told of it instead of waiting.
         """
         result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-        def then(value: object) -> None:
-            if not result.done():
-                result.set_result(value)
+        def committed(value: Any) -> None:
+            try:
+                then(value)
+            finally:
+                if not result.done():
+                    result.set_result(value)
 
         def failed(error: StoreError) -> None:
             if not result.done():
                 result.set_exception(error)
 
-        self.add(Write(apply=apply, then=then, failed=failed))
+        self.add(Write(apply=apply, then=committed, failed=failed))
         self._urgent.set()
         value: T = await result
         return value
@@ -134,6 +138,9 @@ class Writer:
         for _, write in [*self._in_flight, *self._queue.take(self.waiting)]:
             if write.failed is not None:
                 write.failed(lost)
+        for _, done in self._flushes:
+            if not done.done():
+                done.set_exception(lost)
         raise lost
 
     def findings(self) -> list[Finding]:
