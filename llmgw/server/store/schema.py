@@ -1,0 +1,112 @@
+"""The tables of the store. A change here needs a migration; a test compares the two."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+# Constraints have names, since a migration can only change what it can name.
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# Times are seconds since the epoch (UTC). A flag is the time at which it was set; NULL is not set.
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("id", String(63), primary_key=True),
+    Column("address", String(255)),
+    Column("first_seen", Float, nullable=False),
+    Column("last_registered", Float, nullable=False),
+    Column("cordoned_at", Float),
+    Column("draining_at", Float),
+    Column("drain_forced", Boolean, nullable=False),
+    # The life that registered last (DESIGN.md, invariant 10).
+    Column("boot_id", String(64)),
+    Column("instance", String(64)),
+    Column("instance_started_at", Float),
+    Column("counter", BigInteger),
+)
+
+node_fabrics = Table(
+    "node_fabrics",
+    metadata,
+    Column("node_id", String(63), ForeignKey("nodes.id", ondelete="CASCADE"), primary_key=True),
+    Column("name", String(256), primary_key=True),
+    Column("adapters", JSON, nullable=False),
+    Column("usable", Boolean, nullable=False),
+    Column("reason", Text),
+    Column("rate_gbps", Float),
+    Column("changed_at", Float, nullable=False),
+)
+
+history = Table(
+    "history",
+    metadata,
+    # SQLite makes a table's own counter only for INTEGER; ids are never given twice.
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("at", Float, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("subject", String(512), nullable=False),
+    Column("event", String(64), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("model", String(256)),
+    Column("nodes", JSON, nullable=False),
+    Index("ix_history_subject_id", "subject", "id"),
+    Index("ix_history_model_id", "model", "id"),
+    Index("ix_history_kind_id", "kind", "id"),
+    sqlite_autoincrement=True,
+)
+
+catalog_revisions = Table(
+    "catalog_revisions",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("at", Float, nullable=False),
+    Column("by", String(256), nullable=False),
+    Column("note", Text, nullable=False),
+    Column("body", Text, nullable=False),
+)
+
+admin_tokens = Table(
+    "admin_tokens",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("secret_hash", String(64), nullable=False, unique=True),
+    Column("created_at", Float, nullable=False),
+    Column("last_used_at", Float),
+    Column("revoked_at", Float),
+)
+
+revocations = Table(
+    "revocations",
+    metadata,
+    Column("node", String(63), primary_key=True),
+    Column("serial", String(64), primary_key=True),
+    Column("revoked_at", Float, nullable=False),
+)
+
+facts = Table(
+    "facts",
+    metadata,
+    Column("key", String(64), primary_key=True),
+    Column("value", Text, nullable=False),
+    Column("at", Float, nullable=False),
+)
