@@ -57,22 +57,12 @@ def register(fleet: Fleet, message: Register, enrolment: Enrolment, session: str
 
 
 def take_inventory(node: Node, inventory: Inventory) -> list[Event]:
-    """Replace what a node has; a change in its usable fabrics or GPUs is an event."""
+    """Replace what a node has; a GPU that goes or can no longer be used is an event.
+
+    Changes of fabrics are kept by the store, which knows how they were before this server started.
+    """
     before, node.inventory = node.inventory, inventory
     events = []
-    old = {offer.name: offer for offer in before.fabrics}
-    for offer in inventory.fabrics:
-        known = old.pop(offer.name, None)
-        if known is None and offer.usable:
-            continue
-        if known is None or known.usable != offer.usable:
-            event = "fabric usable" if offer.usable else "fabric unusable"
-            events.append(Event("fabric", offer.name, event, offer.reason or "", nodes=(node.node_id,)))
-    events += [
-        Event("fabric", name, "fabric unusable", "no longer declared", nodes=(node.node_id,))
-        for name, offer in old.items()
-        if offer.usable
-    ]
     gpus_before = {gpu.uuid: gpu for gpu in before.gpus}
     for gpu in inventory.gpus:
         was = gpus_before.pop(gpu.uuid, None)

@@ -79,6 +79,8 @@ class Memory(Protocol):
 
     def node_registered(self, node: Node, life: Life, at: float) -> None: ...
 
+    def fabrics_changed(self, node: Node, at: float) -> None: ...
+
 
 @dataclass(slots=True)
 class FailedShard:
@@ -200,7 +202,10 @@ class Hub:
         node_id = self.node_of(message.session)
         now = self.clock.monotonic()
         self._remember_failures(message.shards)
+        fabrics = self.fleet.nodes[node_id].inventory.fabrics
         self._keep(report(self.fleet, node_id, message.inventory, message.shards, now))
+        if message.inventory is not None and message.inventory.fabrics != fabrics:
+            self._memory.fabrics_changed(self.fleet.nodes[node_id], self.clock.wall())
         for chunk in message.logs:
             waiting = self._log_requests.pop(chunk.request_id, None)
             if waiting is not None and not waiting.done():

@@ -32,6 +32,10 @@ class StoreMemory:
     def node_registered(self, node: Node, life: Life, at: float) -> None:
         """Keep that a node has registered, and what it said of its fabrics."""
         self._store.put_node(node.node_id, at, address=node.address, life=life)
+        self.fabrics_changed(node, at)
+
+    def fabrics_changed(self, node: Node, at: float) -> None:
+        """Keep what a node said of its fabrics; the store records what differs from the last time."""
         self._store.put_fabrics(node.node_id, node.inventory.fabrics, at)
 
 

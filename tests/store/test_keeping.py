@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from llmgw.config.catalog import Catalog, CatalogModel, Profile
+from llmgw.fleet.lives import Life
 from llmgw.messages.agent import FabricOffer
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.interface import TOKEN_TOUCH_S, StoreInterface
-from llmgw.server.store.records import Life, Revocation
+from llmgw.server.store.records import Revocation
 from llmgw.server.store.store import Store
 from llmgw.server.store.tokens import hash_secret, matching_token
 from tests.store.inline import InlineStore

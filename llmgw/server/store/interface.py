@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from sqlalchemy import Connection
 
 from llmgw.config.catalog import Catalog
+from llmgw.fleet.lives import Life
 from llmgw.messages.admin import HistoryEntry, TokenView
 from llmgw.messages.agent import FabricOffer
 from llmgw.messages.findings import Finding
@@ -31,7 +32,6 @@ from llmgw.server.store.records import (
     CatalogRevision,
     FabricRecord,
     Kept,
-    Life,
     NodeRecord,
     Revocation,
     TokenRecord,

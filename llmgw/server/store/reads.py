@@ -6,13 +6,13 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
+from llmgw.fleet.lives import Life
 from llmgw.messages.admin import HistoryEntry
 from llmgw.server.store import schema, writes
 from llmgw.server.store.records import (
     CatalogRevision,
     FabricRecord,
     Kept,
-    Life,
     NodeRecord,
     Revocation,
     TokenRecord,

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-
-class Life(msgspec.Struct, frozen=True, kw_only=True):
-    """Which life of a node's agent spoke: the fields of `Register` that order lives."""
-
-    boot_id: str
-    instance: str
-    instance_started_at: float
-    counter: int
+from llmgw.fleet.lives import Life
 
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
