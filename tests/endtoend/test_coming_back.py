@@ -1,0 +1,119 @@
+"""The fleet comes back: server, agents and routers die under load, and nothing that served is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from llmgw.sim.load import Load
+from llmgw.sim.scenarios.judge import Judge
+from llmgw.sim.scenarios.server_restart import server_restart
+from tests.endtoend.conftest import RunningFleet, until
+
+
+def test_a_server_killed_under_load_adopts_everything_and_fails_nothing(fleet: RunningFleet) -> None:
+    lines: list[str] = []
+    judge = Judge(lines.append)
+    fleet.run(server_restart(fleet.demo, judge))
+    assert not judge.failures, "\n".join(lines)
+
+
+def test_a_second_server_on_the_same_state_refuses_to_start(fleet: RunningFleet) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "llmgw", "server", "--config", str(fleet.demo.folder / "server.yaml")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert str(fleet.demo.pid("server")) in done.stderr
+
+
+def test_an_agent_killed_and_restarted_adopts_its_engines_while_a_stream_runs(fleet: RunningFleet) -> None:
+    fleet.wait_ready()
+    replica = fleet.ready("demo/small")[0]
+    node = replica["nodes"][0]
+    engines = fleet.demo.engines(node)
+
+    async def stream_through() -> list[str | None]:
+        load = Load(fleet.demo.api, ["demo/small"], clients=4, tokens=400)
+        load.start()
+        import asyncio
+
+        while load.counts()["served"] < 1:
+            await asyncio.sleep(0.05)
+        os.kill(fleet.demo.pid(node), signal.SIGKILL)
+        fleet.demo.start_agent(node)
+        while load.counts()["served"] < 8:
+            await asyncio.sleep(0.05)
+        await load.stop()
+        return [request.outcome for request in load.failed]
+
+    session_before = next(n for n in fleet.get("nodes") if n["node_id"] == node)
+    assert fleet.run(stream_through()) == []
+    until(lambda: next(n for n in fleet.get("nodes") if n["node_id"] == node)["last_heard_s"] < 2, 20)
+    assert session_before["state"] == "ready"
+    assert fleet.demo.engines(node) == engines
+    assert replica["replica_id"] in {r["replica_id"] for r in fleet.ready("demo/small")}
+
+
+def test_a_router_that_is_killed_is_started_again(fleet: RunningFleet) -> None:
+    fleet.wait_ready()
+    (router,) = fleet.get("server")["routers"]
+    os.kill(int(router.split()[1]), signal.SIGKILL)
+
+    def served() -> bool:
+        try:
+            body = {"model": "small", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
+            return httpx.post(f"{fleet.demo.api}/v1/chat/completions", json=body, timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    until(served, 20)
+    until(lambda: fleet.get("server")["routers"] not in ([], [router]), 10)
+
+
+def test_a_revoked_node_is_refused_at_once(fleet: RunningFleet) -> None:
+    fleet.wait_ready()
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "llmgw",
+            "ctl",
+            "cert",
+            "revoke",
+            "node04",
+            "--pki",
+            str(fleet.demo.folder / "pki"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    until(lambda: "revoked" in fleet.demo.last_words("node04", 50), 20)
+    heard = [n for n in fleet.get("nodes") if n["node_id"] == "node04"][0]["last_heard_s"]
+    until(lambda: [n for n in fleet.get("nodes") if n["node_id"] == "node04"][0]["last_heard_s"] > heard + 3, 20)
+
+
+@pytest.mark.scenario
+@pytest.mark.parametrize("name", ["node-loss", "server-restart"])
+def test_the_demo_s_scenarios_pass_unattended(name: str, tmp_path: object) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "llmgw", "demo", "--scenario", name],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        cwd=str(tmp_path),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
