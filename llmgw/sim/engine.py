@@ -165,6 +165,8 @@ async def _unless_lost(peer: Leader | Worker, work: Coroutine[Any, Any, None]) -
     finally:
         loss.cancel()
         task.cancel()
+        # Both have really ended: two readers of one connection would be an error.
+        await asyncio.gather(loss, task, return_exceptions=True)
 
 
 def _rendezvous(options: Options) -> tuple[str, int]:

@@ -36,7 +36,6 @@ class Leader:
         self._complete = asyncio.Event()
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._server: asyncio.Server | None = None
-        self._greetings: set[asyncio.Task[Any]] = set()
 
     async def open(self, host: str, port: int) -> None:
         """Listen for workers. Raises OSError when the address is taken."""
@@ -81,8 +80,10 @@ class Leader:
                 self._complete.set()
             while await reader.read(LINE_BYTES_MAX):
                 pass  # Workers say nothing more; this waits for the end of the connection.
-        except OSError:
-            pass  # A reset is an end like any other.
+        except (OSError, asyncio.CancelledError):
+            # A reset is an end like any other, and the process's own end is told by others: asyncio in Python
+            # 3.11 prints a traceback for a cancelled callback of a server.
+            pass
         finally:
             writer.close()
             if rank is not None and not self._lost.done():
@@ -189,7 +190,7 @@ async def _drain(writer: asyncio.StreamWriter) -> None:
     try:
         await writer.drain()
     except OSError:
-        pass  # Whoever left need not be told.
+        pass  # Whoever has left need not be told.
 
 
 def _watch_peer(writer: asyncio.StreamWriter) -> None:

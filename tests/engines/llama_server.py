@@ -21,7 +21,12 @@ VALUES = {
     "--device": "device",
     "--ctx-size": "ctx_size",
 }
-SWITCHES = {"--metrics": "metrics", "--no-webui": "no_webui", "--embeddings": "embeddings", "--reranking": "rerank"}
+SWITCHES = {
+    "--metrics": "metrics",
+    "--no-webui": "no_webui",
+    "--embeddings": "embeddings",
+    "--reranking": "rerank",
+}
 
 
 def fail(sentence: str) -> NoReturn:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-WORDS = (
-    "the a of and in to is it on at by we you they this that one two three four five six seven eight nine ten red "
-    "green blue white black north south east west sun moon star rain snow wind sea hill road house door tree leaf"
-).split()
+WORDS = [
+    "the", "a", "of", "and", "in", "to", "is", "it", "on", "at", "by", "we", "you", "they", "this", "that",
+    "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "red", "green", "blue",
+    "white", "black", "north", "south", "east", "west", "sun", "moon", "star", "rain", "snow", "wind", "sea",
+    "hill", "road", "house", "door", "tree", "leaf",
+]  # fmt: skip
 CONTEXT = 2048
 WIDTH = 64
 HEADS = 4
