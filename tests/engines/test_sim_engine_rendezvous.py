@@ -134,3 +134,16 @@ def test_the_shard_that_is_told_to_stop_ends_with_code_0(stack: ExitStack, port:
     assert shards[rank].wait_exit(3) == 0
     assert shards[rank].errors == ""
     assert shards[1 - rank].wait_exit(3) == 1
+
+
+def test_it_all_works_over_ipv6(stack: ExitStack) -> None:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as sock:
+            port = sock.getsockname()[1]
+    except OSError:
+        pytest.skip("this host has no IPv6 loopback address ::1")
+    args = ["--nnodes", "2", "--rendezvous-host", "::1", "--rendezvous-port", str(port)]
+    leader = stack.enter_context(sim_engine("--host", "::1", "--rank", "0", *args))
+    stack.enter_context(sim_engine("--rank", "1", *args))
+    assert leader.url().startswith("http://[::1]:")
+    assert http.get(f"{leader.url()}/v1/models").status_code == 200
