@@ -1,0 +1,179 @@
+"""llama.cpp's `llama-server`: one GGUF file on one node, on its GPUs or on the CPU.
+
+Flags and environment as of build 11434; what older builds may lack is set in the environment, where they ignore
+it, since they end at once on a flag that they do not know.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Sequence
+
+from llmgw.config.agent import AgentConfig, LlamacppEngine
+from llmgw.engines.base import HttpCheck, LaunchContext, LaunchPlan, ProcessPlan, inherited_env
+from llmgw.engines.overrides import flag_of, has_flag, refused_args, refused_env
+from llmgw.engines.probes import one_token_check
+from llmgw.messages.agent import ShardSpec
+
+# The flag that turns on what the task needs; a chat model needs none.
+_TASK_ARGS: dict[str, list[str]] = {
+    "chat": [],
+    "completion": [],
+    "embedding": ["--embeddings"],
+    "rerank": ["--reranking"],
+}
+
+# A llama-server that was told to stop keeps its clients waiting until the next SSE comment shows it that they
+# are still there; 30 s by default.
+_SSE_PING_S = 3
+
+_ADDRESS = "the agent chooses where an engine listens"
+_DEVICE = "the agent chooses a shard's GPUs"
+_MODEL = "the model's source says what is loaded"
+_KEY = "engines listen for the gateway only, which sends no key; clients' keys are the gateway's business"
+_TLS = "the gateway speaks plain HTTP to engines"
+_REFUSED_ARGS = {
+    **dict.fromkeys(["--host", "--port", "--reuse-port", "--api-prefix"], _ADDRESS),
+    **dict.fromkeys(["-dev", "--device", "-devd", "--device-draft", "--spec-draft-device"], _DEVICE),
+    "--rpc": "it would use GPUs of other nodes that nobody placed it on",
+    **dict.fromkeys(["-a", "--alias"], "the model's name and aliases are the catalog's"),
+    **dict.fromkeys(["-m", "--model", "-mu", "--model-url", "-dr", "--docker-repo"], _MODEL),
+    **dict.fromkeys(["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file"], _MODEL),
+    **dict.fromkeys(["--models-dir", "--models-preset"], _MODEL),
+    **dict.fromkeys(["--api-key", "--api-key-file"], _KEY),
+    **dict.fromkeys(["--ssl-key-file", "--ssl-cert-file"], _TLS),
+}
+# The same settings as llama-server reads them from its environment.
+_REFUSED_ENV = {
+    **dict.fromkeys(
+        ["LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_REUSE_PORT", "LLAMA_ARG_API_PREFIX"], _ADDRESS
+    ),
+    **dict.fromkeys(["LLAMA_ARG_DEVICE", "LLAMA_ARG_SPEC_DRAFT_DEVICE"], _DEVICE),
+    "LLAMA_ARG_RPC": _REFUSED_ARGS["--rpc"],
+    "LLAMA_ARG_ALIAS": _REFUSED_ARGS["--alias"],
+    **dict.fromkeys(["LLAMA_ARG_MODEL", "LLAMA_ARG_MODEL_URL", "LLAMA_ARG_DOCKER_REPO"], _MODEL),
+    **dict.fromkeys(["LLAMA_ARG_HF_REPO", "LLAMA_ARG_HF_FILE"], _MODEL),
+    **dict.fromkeys(["LLAMA_ARG_MODELS_DIR", "LLAMA_ARG_MODELS_PRESET"], _MODEL),
+    **dict.fromkeys(["LLAMA_API_KEY", "LLAMA_ARG_API_KEY_FILE"], _KEY),
+    **dict.fromkeys(["LLAMA_ARG_SSL_KEY_FILE", "LLAMA_ARG_SSL_CERT_FILE"], _TLS),
+}
+
+# llama-server reads `4k` as 4 without a word.
+_SIZES = {
+    "-c", "--ctx-size", "-n", "--predict", "--n-predict", "-b", "--batch-size", "-ub", "--ubatch-size",
+    "-np", "--parallel", "--kv-unified-per-slot",
+}  # fmt: skip
+
+
+class LlamacppAdapter:
+    """Plans for `llama-server`."""
+
+    name = "llamacpp"
+
+    def offered(self, config: AgentConfig) -> bool:
+        """True when the agent's configuration has `engines.llamacpp`."""
+        return config.engines.llamacpp is not None
+
+    def program(self, config: AgentConfig) -> str:
+        """`engines.llamacpp.bin`, a name or a path."""
+        return _engine(config).bin
+
+    def problems(self, spec: ShardSpec, context: LaunchContext) -> list[str]:
+        """Sentences that say why this shard cannot run here."""
+        who = f"profile {spec.profile!r} of model {spec.model!r}"
+        sentences = _source_problems(spec)
+        if spec.nodes > 1:
+            sentences.append(f"{who} asks for {spec.nodes} nodes, and llama.cpp runs on one; set nodes to 1")
+        gpus = len(spec.gpus)
+        if spec.tensor_parallel > 1 and spec.pipeline_parallel > 1:
+            sentences.append(
+                f"{who} asks for tensor_parallel {spec.tensor_parallel} and pipeline_parallel "
+                f"{spec.pipeline_parallel}, and llama.cpp spreads a model over its GPUs in one way only "
+                "(by layers, or as --split-mode in args says); leave both out"
+            )
+        elif gpus == 0 and spec.tensor_parallel * spec.pipeline_parallel > 1:
+            sentences.append(
+                f"{who} asks for parallelism without GPUs; set gpus_per_node, or leave tensor_parallel and "
+                "pipeline_parallel out to run on the CPU"
+            )
+        if spec.task not in _TASK_ARGS:
+            sentences.append(
+                f"llama.cpp does not do the task {spec.task!r} of model {spec.model!r}; "
+                f"it does {', '.join(_TASK_ARGS)}: change the model's task or its engine"
+            )
+        sentences += refused_args(spec.args, _REFUSED_ARGS)
+        sentences += _spelling_problems(spec.args)
+        sentences += refused_env(spec.env, _REFUSED_ENV)
+        return sentences
+
+    def plan(self, spec: ShardSpec, context: LaunchContext) -> LaunchPlan:
+        """The command line and environment of the one shard.
+
+        `llama-server` answers 503 on `/health` while it loads. It falls back to a general chat template for
+        files that carry none, so base models answer chat probes as well.
+        """
+        if context.http_port is None:
+            raise ValueError(f"shard {spec.shard_id} was given no port to serve on")
+        engine = _engine(context.config)
+        argv = [engine.bin, "--model", os.path.abspath(spec.source), "--alias", ",".join(spec.served_names)]
+        argv += ["--host", context.address, "--port", str(context.http_port), "--metrics", "--no-webui"]
+        argv += _TASK_ARGS[spec.task]
+        if not has_flag(spec.args, "-np", "--parallel"):
+            argv += ["--parallel", str(engine.parallel)]
+        if not context.gpus:
+            argv += ["--device", "none"]
+        argv += spec.args
+
+        env = inherited_env(context.base_env)
+        env["LLAMA_ARG_SSE_PING_INTERVAL"] = str(_SSE_PING_S)
+        # Else the context is divided: each of four slots would see a quarter of what the model can do.
+        env["LLAMA_ARG_KV_UNIFIED"] = "true"
+        # Else any web page that a person of this network opens may use the engine behind the gateway's back.
+        env["LLAMA_ARG_CORS_ORIGINS"] = "localhost"
+        env |= spec.env
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in context.gpus)
+        return LaunchPlan(
+            engine=ProcessPlan(name="engine", argv=argv, env=env),
+            load=HttpCheck(method="GET", path="/health", timeout_s=5.0),
+            readiness=one_token_check(spec.task, spec.served_names[0]),
+        )
+
+
+def _engine(config: AgentConfig) -> LlamacppEngine:
+    return config.engines.llamacpp or LlamacppEngine()
+
+
+def _source_problems(spec: ShardSpec) -> list[str]:
+    source = spec.source
+    where = f"source {source!r} of model {spec.model!r}"
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", source):
+        return [
+            f"{where} is a URL, which this version does not fetch; copy the file to the node and give its path"
+        ]
+    if not source.startswith(("/", "./", "../")):
+        return [
+            f"{where} is not a path, and llama.cpp loads a file here; give an absolute path to a .gguf file "
+            "(or one that begins with ./ and is seen from the agent's folder)"
+        ]
+    if "\0" in source or not source.lower().endswith(".gguf"):
+        return [f"{where} is not a GGUF file; give the path of a file whose name ends in .gguf"]
+    return []
+
+
+def _spelling_problems(args: Sequence[str]) -> list[str]:
+    sentences = []
+    for index, arg in enumerate(args):
+        flag = flag_of(arg)
+        if flag is not None and flag.startswith("--") and "=" in arg:
+            name, _, value = arg.partition("=")
+            sentences.append(
+                f"args has {arg}, and llama-server takes no --flag=value; "
+                f"write it as two arguments, {name} and {value}"
+            )
+        elif flag in _SIZES and index + 1 < len(args) and not re.fullmatch(r"-?\d+", args[index + 1]):
+            sentences.append(
+                f"args has {arg} {args[index + 1]}, and llama-server reads no units (it takes 4k for 4); "
+                "write a plain whole number, such as 4096"
+            )
+    return sentences

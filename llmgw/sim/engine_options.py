@@ -1,0 +1,64 @@
+"""What the simulated engine is told: its place, its speeds, and the faults it starts with."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from llmgw.sim.engine_faults import Faults
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Everything on the command line of `llmgw sim engine`."""
+
+    served_names: list[str]
+    host: str = "127.0.0.1"
+    port: int = 8000
+    gpus: int = 0
+    gpu_memory_mib: int = 20480
+    rank: int = 0
+    nnodes: int = 1
+    group: str = ""
+    rendezvous_host: str | None = None
+    rendezvous_port: int | None = None
+    rendezvous_timeout_s: float = 120.0
+    load_s: float = 0.0
+    fail_load: bool = False
+    answer_tokens: int = 64
+    max_model_len: int = 32768
+    max_num_seqs: int = 256
+    shutdown_timeout_s: float = 0.0
+    faults: Faults = field(default_factory=Faults)
+
+    def problem(self) -> str | None:
+        """A sentence about options that contradict each other, or None."""
+        if not self.served_names and self.rank == 0:
+            return "no name to serve; give --served-name"
+        if not 0 <= self.rank < self.nnodes:
+            return f"--rank {self.rank} is not below --nnodes {self.nnodes}; ranks count from 0"
+        if self.nnodes > 1 and (self.rendezvous_host is None or not self.rendezvous_port):
+            return f"--nnodes {self.nnodes} needs --rendezvous-host and --rendezvous-port, where rank 0 waits"
+        return None
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the engine reads of its environment."""
+
+    shard: str
+    """`LLMGW_SHARD`: who speaks in the answers."""
+    gpu_uuids: list[str]
+    """`CUDA_VISIBLE_DEVICES`."""
+    hardware: str | None
+    """`LLMGW_SIM_HARDWARE`: the folder of the simulated node whose GPU memory is taken."""
+
+
+def read_surroundings(environment: dict[str, str] | None = None) -> Surroundings:
+    """Read the environment, by default the process's own."""
+    env = os.environ if environment is None else environment
+    return Surroundings(
+        shard=env.get("LLMGW_SHARD") or "no-shard",
+        gpu_uuids=[part for part in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if part],
+        hardware=env.get("LLMGW_SIM_HARDWARE") or None,
+    )

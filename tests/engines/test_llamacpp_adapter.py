@@ -1,0 +1,96 @@
+"""The command line that the agent runs for a GGUF file, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmgw.config.agent import Engines, LlamacppEngine
+from llmgw.engines.registry import adapter
+from tests.engines.specs import context, spec
+
+ENGINES = Engines(llamacpp=LlamacppEngine(bin="/opt/llama-server", parallel=2))
+
+
+def gguf(**changes: Any) -> Any:
+    return spec(**{"engine": "llamacpp", "source": "/models/tiny.gguf", **changes})
+
+
+def problems(**changes: Any) -> list[str]:
+    shard = gguf(**changes)
+    return adapter("llamacpp").problems(shard, context(shard, ENGINES))
+
+
+def test_a_file_is_served_under_its_names_on_the_shards_gpus() -> None:
+    shard = gguf(args=["--ctx-size", "4096"], env={"LLAMA_ARG_SSE_PING_INTERVAL": "5"})
+    plan = adapter("llamacpp").plan(shard, context(shard, ENGINES))
+    assert plan.engine.argv == [
+        "/opt/llama-server", "--model", "/models/tiny.gguf", "--alias", "tiny,small",
+        "--host", "10.0.0.5", "--port", "21001", "--metrics", "--no-webui", "--parallel", "2",
+        "--ctx-size", "4096",
+    ]  # fmt: skip
+    assert plan.engine.env == {
+        "PATH": "/bin",
+        "HOME": "/root",
+        "LLAMA_ARG_SSE_PING_INTERVAL": "5",
+        "LLAMA_ARG_KV_UNIFIED": "true",
+        "LLAMA_ARG_CORS_ORIGINS": "localhost",
+        "CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2",
+    }
+    assert plan.load is not None
+    assert (plan.load.method, plan.load.path) == ("GET", "/health")
+    assert plan.readiness is not None
+    assert plan.readiness.path == "/v1/chat/completions"
+
+
+def test_without_gpus_every_device_is_hidden_from_it() -> None:
+    shard = gguf(gpus=[], task="embedding")
+    plan = adapter("llamacpp").plan(shard, context(shard, ENGINES))
+    assert plan.engine.argv[-5:] == ["--embeddings", "--parallel", "2", "--device", "none"]
+    assert plan.engine.env["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_a_profile_may_say_how_many_requests_run_at_a_time() -> None:
+    shard = gguf(args=["-np", "8"])
+    argv = adapter("llamacpp").plan(shard, context(shard, ENGINES)).engine.argv
+    assert argv[-2:] == ["-np", "8"]
+    assert "--parallel" not in argv
+
+
+def test_a_relative_path_is_seen_from_the_agents_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shard = gguf(source="./tiny.gguf")
+    assert problems(source="./tiny.gguf") == []
+    argv = adapter("llamacpp").plan(shard, context(shard, ENGINES)).engine.argv
+    assert argv[2] == f"{tmp_path}/tiny.gguf"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"nodes": 2}, "2 nodes"),
+        ({"source": "google/gemma-3"}, "not a path"),
+        ({"source": "https://example.org/x.gguf"}, "copy the file to the node"),
+        ({"source": "/models/x.safetensors"}, ".gguf"),
+        ({"tensor_parallel": 2, "pipeline_parallel": 2}, "in one way only"),
+        ({"gpus": [], "tensor_parallel": 2}, "without GPUs"),
+        ({"task": "transcription"}, "'transcription'"),
+        ({"args": ["--host", "0.0.0.0"]}, "--host"),
+        ({"args": ["-a", "gpt-4"]}, "-a"),
+        ({"args": ["--api_key", "x"]}, "--api_key"),
+        ({"args": ["-dev", "CUDA0"]}, "-dev"),
+        ({"args": ["--rpc", "10.0.0.9:50052"]}, "--rpc"),
+        ({"args": ["--ctx-size=4096"]}, "--ctx-size and 4096"),
+        ({"args": ["-c", "4k"]}, "it takes 4k for 4"),
+        ({"env": {"LLAMA_API_KEY": "x"}}, "LLAMA_API_KEY"),
+        ({"env": {"CUDA_VISIBLE_DEVICES": "0"}}, "CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_what_it_cannot_do_is_one_sentence(changes: dict[str, Any], words: str) -> None:
+    (sentence,) = problems(**changes)
+    assert words in sentence
+
+
+def test_values_that_look_like_flags_are_not_mistaken_for_them() -> None:
+    assert problems(args=["--n-predict", "-1", "--chat-template-kwargs", '{"a": "--host"}']) == []
