@@ -30,7 +30,7 @@ async def end_processes(
 
     While `main` lives, SIGTERM goes to its session alone, so that an engine can finish before its sidecars
     are taken away; then to the rest. After `grace_s` (0: at once), or 15 s after `main` has gone, SIGKILL
-    goes to all. `on_slow` is called once, when processes outlive SIGKILL by 10 s (in the kernel, uninterruptible).
+    goes to all. `on_slow` is called once, when processes outlive SIGKILL by 10 s, hanging in the kernel.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + grace_s

@@ -122,7 +122,8 @@ class Shard:
         try:
             if self.record.phase == "stopping" and self.record.failure is None:
                 self._stop.set()  # adopted in the middle of a stop
-            await asyncio.wait({life, stop}, return_when=asyncio.FIRST_COMPLETED)
+            first: set[asyncio.Task[Any]] = {life, stop}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
             stopped = self._stop.is_set()
             life.cancel()
             outcome = (await asyncio.gather(life, return_exceptions=True))[0]
@@ -155,7 +156,8 @@ class Shard:
                 self._watch(process.name, ProcessIdentity(process.pid, process.start_ticks))
         ready = asyncio.create_task(self._become_ready())
         try:
-            await asyncio.wait({ready, self._first_exit}, return_when=asyncio.FIRST_COMPLETED)
+            first: set[asyncio.Future[Any]] = {ready, self._first_exit}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
             if not self._first_exit.done():
                 failure = ready.result()
                 if failure is not None:

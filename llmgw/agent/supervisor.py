@@ -192,7 +192,7 @@ class Supervisor:
             raise Refused(f"this node holds {len(self._shards)} shards already, which is the most it keeps")
         if not is_shard_id(record.spec.shard_id):
             raise Refused(f"{record.spec.shard_id!r} is not a shard id that can name a folder")
-        live = [shard.record for shard in self._shards.values()]
+        live = self._live_records()
         record = await self._admission.assign_ports(record, live, list(self._ended.values()))
         folder = self._store.folder(record.spec.shard_id)
         plan = await self._admission.plan(record, live, str(folder))
@@ -257,7 +257,7 @@ class Supervisor:
         elif engine_lives(record):
             pass
         elif record.phase == "waiting" and not record.processes:
-            live = [shard.record for shard in self._shards.values()]
+            live = self._live_records()
             try:
                 plan = await self._admission.plan(record, live, str(self._store.folder(record.spec.shard_id)))
             except Refused as exc:
@@ -272,6 +272,9 @@ class Supervisor:
             )
         log.info("shard adopted", shard=record.spec.shard_id, phase=record.phase, reason=failure)
         self._begin(record, plan)
+
+    def _live_records(self) -> list[ShardRecord]:
+        return [shard.record for shard in self._shards.values() if shard.record.live]
 
     def _begin(self, record: ShardRecord, plan: LaunchPlan | None) -> None:
         shard = Shard(record, self._host, plan)
