@@ -89,7 +89,7 @@ class CertificateKeeper:
     """Renews this node's certificate over the connection that it proves.
 
     `make_csr` gives (key_pem, csr_pem) for a node id, `renew_after` the epoch second at which half of a
-    certificate's life is over; `reload` has the link use the new files; `now_s` is the wall clock.
+    certificate's life is over (both raise CertificateError); `reload` has the link use the new files; `now_s` is the wall clock.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class CertificateKeeper:
         tls: AgentTls,
         node_id: str,
         transport: Transport,
-        make_csr: Callable[[str], tuple[bytes, bytes]],
-        renew_after: Callable[[bytes], float],
+        make_csr: Callable[[str], tuple[str, str]],
+        renew_after: Callable[[str], float],
         reload: Callable[[], Awaitable[None]],
         now_s: Callable[[], float],
         randomness: random.Random,
@@ -118,7 +118,7 @@ class CertificateKeeper:
         backoff = Backoff(RETRY_BASE_S, RETRY_MAX_S, self._random)
         while True:
             try:
-                due_s = self._renew_after(await asyncio.to_thread(Path(self._tls.cert).read_bytes))
+                due_s = self._renew_after(await asyncio.to_thread(Path(self._tls.cert).read_text))
                 if self._now_s() < due_s:
                     await asyncio.sleep(min(LOOK_MAX_S, max(0.1, due_s - self._now_s())))
                     continue
@@ -133,7 +133,7 @@ class CertificateKeeper:
     async def renew(self) -> None:
         """Renew now. Raises TransportError, CertificateError or OSError; the old pair stays valid then."""
         key_pem, csr_pem = await asyncio.to_thread(self._make_csr, self._node_id)
-        body = msgspec.json.encode(Renew(csr_pem=csr_pem.decode()))
+        body = msgspec.json.encode(Renew(csr_pem=csr_pem))
         status, answer = await self._transport.call("/agent/v1/renew", body, CALL_TIMEOUT_S)
         try:
             if status != 200:
@@ -142,6 +142,6 @@ class CertificateKeeper:
             cert_pem = msgspec.json.decode(answer, type=Renewed).cert_pem
         except msgspec.MsgspecError:
             raise CertificateError(f"the server answered {status} to the renewal, unreadably") from None
-        check_pair(key_pem, cert_pem.encode())
-        await asyncio.to_thread(save_pair, self._tls, Pair(key_pem=key_pem.decode(), cert_pem=cert_pem))
+        check_pair(key_pem.encode(), cert_pem.encode())
+        await asyncio.to_thread(save_pair, self._tls, Pair(key_pem=key_pem, cert_pem=cert_pem))
         await self._reload()

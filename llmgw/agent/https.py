@@ -16,10 +16,19 @@ CONNECT_TIMEOUT_S = 10.0
 KEEPALIVE_S = 20.0
 
 
+class _Link:
+    """One client and how many calls it has under way; a retired one is closed after its last call."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
+        self.busy = 0
+        self.retired = False
+
+
 class HttpsTransport:
     """`Transport` over httpx. `context` makes a TLS context from the files as they are now (blocking).
 
-    `explain` turns a TLS failure into a sentence that says what to do.
+    `explain` turns a failure into a sentence that says what to do; it may block.
     """
 
     def __init__(
@@ -32,33 +41,24 @@ class HttpsTransport:
         self._server = server
         self._context = context
         self._explain = explain
-        self._client = self._new_client(context())
-        self._retiring: set[asyncio.Task[None]] = set()
-        self._busy: dict[httpx.AsyncClient, int] = {}
+        self._link = self._new_link(context())
 
     async def call(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
         """POST `body` and return (status, body). Raises TransportError with a sentence."""
-        client = self._client
-        self._busy[client] = self._busy.get(client, 0) + 1
+        link = self._link
+        link.busy += 1
         try:
             # httpx's own limits are per read; an answer that drips in must end as well.
             async with asyncio.timeout(timeout_s):
-                return await self._exchange(client, path, body, timeout_s)
+                return await self._exchange(link.client, path, body, timeout_s)
         except TimeoutError:
             raise TransportError(f"{self._server} did not answer within {timeout_s:g} s") from None
-        except httpx.TimeoutException as exc:
-            if isinstance(exc, httpx.ConnectTimeout):
-                raise TransportError(
-                    f"{self._server} could not be reached within {CONNECT_TIMEOUT_S:g} s; "
-                    "check the address, and firewalls between"
-                ) from None
-            raise TransportError(f"{self._server} did not answer within {timeout_s:g} s") from None
         except (httpx.HTTPError, ssl.SSLError, OSError) as exc:
-            raise TransportError(self._sentence(exc)) from None
+            raise TransportError(await asyncio.to_thread(self._explain, exc, self._server)) from None
         finally:
-            self._busy[client] -= 1
-            if not self._busy[client]:
-                del self._busy[client]
+            link.busy -= 1
+            if link.retired and not link.busy:
+                await link.client.aclose()
 
     async def reload(self) -> None:
         """Use the certificate files as they are now for every later call; calls under way end in peace.
@@ -66,19 +66,16 @@ class HttpsTransport:
         Raises OSError or ssl.SSLError when the files cannot be used; the old ones stay in use then.
         """
         context = await asyncio.to_thread(self._context)
-        old, self._client = self._client, self._new_client(context)
-        task = asyncio.create_task(self._retire(old))
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
+        old, self._link = self._link, self._new_link(context)
+        old.retired = True
+        if not old.busy:
+            await old.client.aclose()
 
     async def close(self) -> None:
-        for task in self._retiring:
-            task.cancel()
-        await asyncio.gather(*self._retiring, return_exceptions=True)
-        await self._client.aclose()
+        await self._link.client.aclose()
 
-    def _new_client(self, context: ssl.SSLContext) -> httpx.AsyncClient:
-        return httpx.AsyncClient(
+    def _new_link(self, context: ssl.SSLContext) -> _Link:
+        client = httpx.AsyncClient(
             base_url=self._server,
             verify=context,
             trust_env=False,
@@ -86,6 +83,7 @@ class HttpsTransport:
             limits=httpx.Limits(max_connections=8, keepalive_expiry=KEEPALIVE_S),
             headers={"content-type": "application/json", "accept-encoding": "identity"},
         )
+        return _Link(client)
 
     async def _exchange(
         self, client: httpx.AsyncClient, path: str, body: bytes, timeout_s: float
@@ -98,18 +96,3 @@ class HttpsTransport:
                 if len(answer) > BODY_BYTES_MAX:
                     raise TransportError(f"{self._server} answered with more than {BODY_BYTES_MAX} bytes")
             return response.status_code, bytes(answer)
-
-    async def _retire(self, client: httpx.AsyncClient) -> None:
-        try:
-            while client in self._busy:
-                await asyncio.sleep(0.2)
-        finally:
-            await client.aclose()
-
-    def _sentence(self, exc: BaseException) -> str:
-        cause: BaseException | None = exc
-        while cause is not None:
-            if isinstance(cause, ssl.SSLError):
-                return self._explain(cause, self._server)
-            cause = cause.__cause__ or cause.__context__
-        return f"{self._server} cannot be talked to: {exc or type(exc).__name__}"

@@ -1,4 +1,4 @@
-"""`llmgw agent`: puts the parts together, and keeps them going until a signal ends the agent (not its engines)."""
+"""`llmgw agent`: puts the parts together and keeps them going until a signal ends it, and not its engines."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import ssl
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -72,10 +73,28 @@ def lock_work_dir(work_dir: str) -> int:
 async def _run(config: AgentConfig) -> None:
     # Here and not above, so that the parts can be tested without each other.
     from llmgw.engines import registry
-    from llmgw.hardware.interfaces import choose_address, interface_of
+    from llmgw.hardware.interfaces import AddressError, choose_address, interface_of
     from llmgw.hardware.inventory import read_inventory
+    from llmgw.pki.errors import PkiError
     from llmgw.pki.renewal import make_csr, renew_after
-    from llmgw.pki.tls import agent_context, explain_tls_error
+    from llmgw.pki.tls import agent_context
+    from llmgw.pki.tls_errors import explain_tls_error, server_names
+
+    def context() -> ssl.SSLContext:
+        try:
+            return agent_context(config.tls)
+        except PkiError as exc:
+            raise CertificateError(str(exc)) from None
+
+    def explain(exc: BaseException, url: str) -> str:
+        wrong_name = any(isinstance(each, ssl.SSLCertVerificationError) for each in _causes(exc))
+        return explain_tls_error(exc, url, names=server_names(url) if wrong_name else ())
+
+    def renewal_due_s(cert_pem: str) -> float:
+        try:
+            return renew_after(cert_pem)
+        except PkiError as exc:
+            raise CertificateError(f"{config.tls.cert}: {exc}") from None
 
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -86,16 +105,12 @@ async def _run(config: AgentConfig) -> None:
             log.warning("a renewal that was interrupted is now finished", cert=config.tls.cert)
         address = await asyncio.to_thread(choose_address, config)
         interface = await asyncio.to_thread(interface_of, address)
-        transport = HttpsTransport(config.server, lambda: agent_context(config.tls), explain=explain_tls_error)
-    except CertificateError as exc:
+        transport = HttpsTransport(config.server, context, explain=explain)
+    except (CertificateError, AddressError) as exc:
         raise AgentError(str(exc)) from None
-    except ssl.SSLError as exc:
-        raise AgentError(explain_tls_error(exc, config.server)) from None
     except OSError as exc:
         where = f" ({exc.filename})" if exc.filename else ""
         raise AgentError(f"{exc.strerror or exc}{where}; see tls and mgmt_addr in agent.yaml") from None
-    except ValueError as exc:
-        raise AgentError(str(exc)) from None
 
     def read() -> Inventory:
         gpus, ports, fabrics, findings = read_inventory(config)
@@ -128,7 +143,7 @@ async def _run(config: AgentConfig) -> None:
         node_id=config.node_id,
         transport=transport,
         make_csr=make_csr,
-        renew_after=renew_after,
+        renew_after=renewal_due_s,
         reload=transport.reload,
         now_s=time.time,
         randomness=randomness,
@@ -136,7 +151,7 @@ async def _run(config: AgentConfig) -> None:
     log.info("agent starts", node=config.node_id, address=address, server=config.server)
     await supervisor.adopt()
     tasks = [asyncio.create_task(conversation.run()), asyncio.create_task(certificates.run())]
-    waiting = asyncio.create_task(ended.wait())
+    waiting: asyncio.Task[Any] = asyncio.create_task(ended.wait())
     try:
         await asyncio.wait([*tasks, waiting], return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
@@ -149,3 +164,12 @@ async def _run(config: AgentConfig) -> None:
         await supervisor.close()
         await transport.close()
     log.info("agent ends; its engines go on", node=config.node_id)
+
+
+def _causes(exc: BaseException | None) -> list[BaseException]:
+    """An exception and what led to it, outermost first."""
+    found: list[BaseException] = []
+    while exc is not None and exc not in found:
+        found.append(exc)
+        exc = exc.__cause__ or exc.__context__
+    return found

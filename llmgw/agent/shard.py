@@ -281,7 +281,7 @@ class Shard:
         began = record.started_boot_s if record.started_boot_s is not None else record.received_boot_s
         if record.phase == "ready":
             began, allowed_s = self._host.now_boot_s(), max(allowed_s, ADOPTED_SILENCE_S_MIN)
-        note = "it was never asked"
+        note = "no check was answered"
         while True:
             left_s = began + allowed_s - self._host.now_boot_s()
             if left_s <= 0:
@@ -296,7 +296,7 @@ class Shard:
                         result = await prober.works(record.readiness)
                         ready, note = result.ok, result.note
             except TimeoutError:
-                note = "its last check was not answered"
+                pass  # what the check before this last one said tells more
             if ready:
                 self._progress = None
                 if self.record.phase != "ready":

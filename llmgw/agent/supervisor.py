@@ -126,6 +126,9 @@ class Supervisor:
     async def forget(self, shard_ids: list[str]) -> None:
         """Report these ended shards no longer. Their output is kept a while for whoever asks."""
         for shard_id in shard_ids:
+            shard = self._shards.get(shard_id)
+            if shard is not None and not shard.record.live:
+                await shard.ended()  # told already, and about to be written
             record = self._ended.get(shard_id)
             if record is not None and not record.forgotten:
                 await self._remember(msgspec.structs.replace(record, forgotten=True, serial=record.serial + 1))
