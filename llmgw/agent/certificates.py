@@ -89,7 +89,8 @@ class CertificateKeeper:
     """Renews this node's certificate over the connection that it proves.
 
     `make_csr` gives (key_pem, csr_pem) for a node id, `renew_after` the epoch second at which half of a
-    certificate's life is over (both raise CertificateError); `reload` has the link use the new files; `now_s` is the wall clock.
+    certificate's life is over (it may raise CertificateError); `reload` has the link use the new files;
+    `now_s` is the wall clock.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A process that supervises one shard until it is killed: `python -m tests.agent.supervise WORK_DIR PORTS WORDS…`.
+"""A process that supervises one shard until it is killed, with WORK_DIR PORTS WORDS… as arguments.
 
 Words: `rank=1` makes it a worker whose leader listens nowhere; the rest are the engine's.
 """

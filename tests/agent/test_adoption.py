@@ -43,8 +43,11 @@ def agent_killed_when(work_dir: Path, phase: str, *words: str) -> int | None:
     try:
         for line in agent.stdout:
             now, _, pid = line.partition(" ")
-            if now == phase and (pid.strip() != "None" or phase == "waiting"):
-                return None if pid.strip() == "None" else int(pid)
+            if now == phase == "waiting":
+                return None
+            if now == phase and pid.strip() != "None":
+                wait_until(lambda: read_record(work_dir).processes, "the engine's pid is on disk")
+                return int(pid)
         raise AssertionError(f"the agent ended before its shard was {phase}")
     finally:
         agent.kill()

@@ -336,16 +336,11 @@ def test_a_port_that_somebody_listens_on_is_passed_over(tmp_path: Path) -> None:
                 assert second.phase == "failed"
                 assert "widen supervisor.port_range" in (second.reason or "")
                 await supervisor.stop("a", "end")
-                await until_stopped(supervisor, "a")
+                await Running(supervisor, tmp_path).reach("stopped", "a")
                 await supervisor.close()
                 assert node.told == []
 
     run(test)
-
-
-async def until_stopped(supervisor: Supervisor, shard_id: str) -> None:
-    while (await held_one(supervisor, shard_id)).phase not in ("stopped", "failed"):
-        await asyncio.sleep(0.02)
 
 
 def test_a_stop_of_an_unknown_shard_is_answered_with_stopped(tmp_path: Path) -> None:
