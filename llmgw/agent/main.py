@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509 import load_pem_x509_certificate
 
-from llmgw.agent.certificates import CertificateError, CertificateKeeper, finish_saving
+from llmgw.agent.certificates import CertificateError, CertificateKeeper
 from llmgw.agent.conversation import Life, SystemClock
 from llmgw.agent.https import HttpsTransport
 from llmgw.agent.inventory import InventoryReader
@@ -76,6 +78,7 @@ async def _run(config: AgentConfig) -> None:
     from llmgw.hardware.interfaces import AddressError, choose_address, interface_of
     from llmgw.hardware.inventory import read_inventory
     from llmgw.pki.errors import PkiError
+    from llmgw.pki.files import belongs_to, install_pair
     from llmgw.pki.renewal import make_csr, renew_after
     from llmgw.pki.tls import agent_context
     from llmgw.pki.tls_errors import explain_tls_error, server_names
@@ -85,6 +88,17 @@ async def _run(config: AgentConfig) -> None:
             return agent_context(config.tls)
         except PkiError as exc:
             raise CertificateError(str(exc)) from None
+
+    def install(cert_pem: str, key_pem: str) -> None:
+        try:
+            fits = belongs_to(
+                load_pem_private_key(key_pem.encode(), None), load_pem_x509_certificate(cert_pem.encode())
+            )
+        except ValueError as exc:
+            raise CertificateError(f"the server sent no certificate that can be read: {exc}") from None
+        if not fits:
+            raise CertificateError("the server sent a certificate for another key than the one just made")
+        install_pair(config.tls.cert, config.tls.key, cert_pem, key_pem)
 
     def explain(exc: BaseException, url: str) -> str:
         wrong_name = any(isinstance(each, ssl.SSLCertVerificationError) for each in _causes(exc))
@@ -101,8 +115,6 @@ async def _run(config: AgentConfig) -> None:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
 
     try:
-        if finish_saving(config.tls):
-            log.warning("a renewal that was interrupted is now finished", cert=config.tls.cert)
         address = await asyncio.to_thread(choose_address, config)
         interface = await asyncio.to_thread(interface_of, address)
         transport = HttpsTransport(config.server, context, explain=explain)
@@ -139,11 +151,12 @@ async def _run(config: AgentConfig) -> None:
         reconnect_max_s=config.reconnect_max,
     )
     certificates = CertificateKeeper(
-        tls=config.tls,
+        cert=config.tls.cert,
         node_id=config.node_id,
         transport=transport,
         make_csr=make_csr,
         renew_after=renewal_due_s,
+        install=install,
         reload=transport.reload,
         now_s=time.time,
         randomness=randomness,
