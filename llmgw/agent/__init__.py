@@ -1,1 +1,1 @@
-"""The node process: poll loop, supervisor, weights. It tells the truth about its node."""
+"""The node process: it talks to the server, keeps engines running, and tells the truth about the node."""

@@ -1,0 +1,160 @@
+"""Whether a shard can run on this node, in sentences, and how: its GPUs, its ports, its plan."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from llmgw.agent.offers import program_problem
+from llmgw.agent.ports import NoFreePort, choose_ports
+from llmgw.agent.spec_store import ShardRecord
+from llmgw.config.agent import AgentConfig
+from llmgw.engines.base import EngineAdapter, LaunchContext, LaunchPlan
+from llmgw.messages.agent import Gpu, Inventory, ShardSpec
+
+
+class Refused(Exception):
+    """A shard that cannot run here; the message is the reason, a sentence."""
+
+
+class InventorySource(Protocol):
+    """The node's inventory: the newest one, or one read anew."""
+
+    async def latest(self) -> Inventory: ...
+
+    async def fresh(self) -> Inventory: ...
+
+
+class Admission:
+    """Checks and plans for one node. `adapter` raises ValueError with a sentence for an unknown engine."""
+
+    def __init__(
+        self,
+        *,
+        config: AgentConfig,
+        address: str,
+        adapter: Callable[[str], EngineAdapter],
+        inventory: InventorySource,
+        mgmt_interface: str | None,
+        base_env: dict[str, str],
+    ) -> None:
+        self._config = config
+        self._address = address
+        self._adapter = adapter
+        self._inventory = inventory
+        self._mgmt_interface = mgmt_interface
+        self._base_env = base_env
+
+    async def assign_ports(
+        self, record: ShardRecord, live: Sequence[ShardRecord], ended: Sequence[ShardRecord]
+    ) -> ShardRecord:
+        """The record with the ports that a leader needs: one for HTTP, one for rendezvous. Raises Refused."""
+        spec = record.spec
+        if spec.rank != 0:
+            return record
+        try:
+            chosen = await asyncio.to_thread(
+                choose_ports,
+                2 if spec.nodes > 1 else 1,
+                self._config.supervisor.ports,
+                self._address,
+                held=_ports(live),
+                recent=_ports(ended),
+            )
+        except NoFreePort as exc:
+            raise Refused(str(exc)) from None
+        except OSError as exc:
+            raise Refused(
+                f"no port can be bound on {self._address}: {exc.strerror}; set mgmt_addr in agent.yaml to an "
+                "address of this node"
+            ) from None
+        return msgspec.structs.replace(
+            record, http_port=chosen[0], rendezvous_port=chosen[1] if len(chosen) > 1 else None
+        )
+
+    async def plan(self, record: ShardRecord, live: Sequence[ShardRecord], folder: str) -> LaunchPlan:
+        """How the shard is launched. Raises Refused with the first reason (the adapter's: all of them)."""
+        spec = record.spec
+        adapter = self._offered(spec)
+        gpus = await self._gpus(spec, live)
+        if spec.rank > 0 and spec.rendezvous is None:
+            raise Refused(
+                f"rank {spec.rank} of {spec.nodes} was sent without its leader's address; restart the replica"
+            )
+        leader = spec.rendezvous
+        leads_many = spec.rank == 0 and spec.nodes > 1
+        context = LaunchContext(
+            config=self._config,
+            address=self._address,
+            gpus=gpus,
+            work_dir=folder,
+            adapters=await self._adapters(spec),
+            mgmt_interface=self._mgmt_interface,
+            http_port=record.http_port,
+            rendezvous_host=leader.host if leader else self._address if leads_many else None,
+            rendezvous_port=leader.port if leader else record.rendezvous_port,
+            base_env=self._base_env,
+        )
+        problems = adapter.problems(spec, context)
+        if problems:
+            raise Refused("; ".join(problems))
+        try:
+            return adapter.plan(spec, context)
+        except ValueError as exc:
+            raise Refused(str(exc)) from None
+
+    def _offered(self, spec: ShardSpec) -> EngineAdapter:
+        try:
+            adapter = self._adapter(spec.engine)
+        except ValueError as exc:
+            raise Refused(str(exc)) from None
+        if not adapter.offered(self._config):
+            raise Refused(
+                f"this node is not configured to run {spec.engine}; set engines.{spec.engine} in its agent.yaml"
+            )
+        problem = program_problem(adapter, self._config)
+        if problem is not None:
+            raise Refused(problem)
+        return adapter
+
+    async def _gpus(self, spec: ShardSpec, live: Sequence[ShardRecord]) -> list[Gpu]:
+        """The spec's GPUs, in its order."""
+        if len(set(spec.gpus)) != len(spec.gpus):
+            raise Refused(f"a GPU is named twice: {', '.join(spec.gpus)}")
+        for other in live:
+            if other.spec.shard_id != spec.shard_id:
+                for uuid in spec.gpus:
+                    if uuid in other.spec.gpus:
+                        raise Refused(f"GPU {uuid} is held by shard {other.spec.shard_id} ({other.phase})")
+        if not spec.gpus:
+            return []
+        known = {gpu.uuid: gpu for gpu in (await self._inventory.latest()).gpus}
+        if not all(uuid in known and known[uuid].usable for uuid in spec.gpus):
+            known = {gpu.uuid: gpu for gpu in (await self._inventory.fresh()).gpus}
+        for uuid in spec.gpus:
+            if uuid not in known:
+                raise Refused(f"GPU {uuid} is not on this node, which has {', '.join(known) or 'none'}")
+            if not known[uuid].usable:
+                raise Refused(f"GPU {uuid} cannot be used: {known[uuid].reason or 'its driver does not say why'}")
+        return [known[uuid] for uuid in spec.gpus]
+
+    async def _adapters(self, spec: ShardSpec) -> list[str]:
+        """Usable adapters of the shard's fabric; a replica of several nodes needs them."""
+        if spec.fabric is None:
+            return []
+        fabrics = {offer.name: offer for offer in (await self._inventory.latest()).fabrics}
+        offer = fabrics.get(spec.fabric)
+        if spec.nodes > 1:
+            if offer is None:
+                has = ", ".join(fabrics) or "none"
+                raise Refused(f"fabric {spec.fabric} is not declared on this node, which has {has}")
+            if not offer.usable:
+                raise Refused(offer.reason or f"fabric {spec.fabric} is not usable on this node")
+        return list(offer.adapters) if offer else []
+
+
+def _ports(records: Sequence[ShardRecord]) -> set[int]:
+    return {port for record in records for port in (record.http_port, record.rendezvous_port) if port is not None}

@@ -1,0 +1,358 @@
+"""The conversation with the server: register, poll, report, for ever.
+
+It does no I/O of its own: transport, clock and randomness are given, so that a simulator runs this very loop
+on a virtual clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from llmgw import __version__
+from llmgw.agent.conversation import Backoff, Clock, Keeper, Life, Transport, TransportError
+from llmgw.messages.agent import (
+    SHARDS_PER_NODE_MAX,
+    Command,
+    HeldShard,
+    Inventory,
+    LogChunk,
+    Poll,
+    ReadLog,
+    Refusal,
+    Register,
+    Registered,
+    Report,
+    Reported,
+    StartShard,
+    StopShard,
+)
+
+log = structlog.get_logger("agent")
+
+FEATURES = ["start", "stop", "logs", "renew"]
+CALL_TIMEOUT_S = 30.0
+# Beyond the wait that the server promised: its own work, and a slow network.
+POLL_MARGIN_S = 15.0
+POLL_WAIT_S_MAX = 120.0
+LOGS_WAITING_MAX = 64
+LOGS_PER_REPORT = 8
+# While nothing works, the log says so this often and not at every try.
+COMPLAIN_EVERY_S = 60.0
+
+T = TypeVar("T")
+
+
+class SessionEnded(Exception):
+    """The server wants a new registration."""
+
+
+class Refused(Exception):
+    """The server answered, and not with 200."""
+
+    def __init__(self, status: int, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.status = status
+        self.refusal = refusal
+
+
+class RawCommands(msgspec.Struct, kw_only=True):
+    """Commands before they are understood, so that one of a newer server does not hide the others."""
+
+    commands: list[msgspec.Raw] = []
+
+
+class _Sequenced(msgspec.Struct):
+    seq: int
+
+
+class AgentLoop:
+    """One agent's side of the conversation. `run` returns only by being cancelled.
+
+    `inventory` reads what the node has, in bounded time and without raising.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        life: Life,
+        transport: Transport,
+        keeper: Keeper,
+        inventory: Callable[[], Awaitable[Inventory]],
+        clock: Clock,
+        randomness: random.Random,
+        heartbeat_interval_s: float,
+        reconnect_base_s: float,
+        reconnect_max_s: float,
+        features: list[str] | None = None,
+        version: str = __version__,
+    ) -> None:
+        self._node_id = node_id
+        self._life = life
+        self._transport = transport
+        self._keeper = keeper
+        self._inventory = inventory
+        self._clock = clock
+        self._random = randomness
+        self._heartbeat_interval_s = heartbeat_interval_s
+        self._reconnect_base_s = reconnect_base_s
+        self._reconnect_max_s = reconnect_max_s
+        self._features = FEATURES if features is None else features
+        self._version = version
+        self._counter = 0
+        self._news = asyncio.Event()
+        # Only ids: what is sent is each shard's status at that moment, so the latest version wins by itself.
+        self._changed: set[str] = set()
+        self._logs: deque[LogChunk] = deque(maxlen=LOGS_WAITING_MAX)
+        self._complained_at: float | None = None
+        self.session: str | None = None
+        """The current session; None while there is none."""
+        keeper.listen(self._on_change)
+
+    async def run(self) -> None:
+        """Register, converse until the session ends, and again."""
+        between = self._backoff()
+        while True:
+            registered = await self._register()
+            began = self._clock.now()
+            try:
+                await self._converse(registered)
+            finally:
+                self.session = None
+            if self._clock.now() - began >= self._reconnect_max_s:
+                between.reset()
+            # At once, but not the whole fleet in one instant; slower when sessions keep ending young.
+            await self._clock.sleep(between.next_s())
+
+    def _on_change(self, shard_id: str) -> None:
+        self._changed.add(shard_id)
+        self._news.set()
+
+    def _backoff(self) -> Backoff:
+        return Backoff(self._reconnect_base_s, self._reconnect_max_s, self._random)
+
+    async def _register(self) -> Registered:
+        """Until the server takes the registration."""
+        backoff = self._backoff()
+        while True:
+            inventory = await self._inventory()
+            self._counter += 1
+            # Changes after this line are told again after the registration; those before it are in the list.
+            self._changed.clear()
+            held = await self._keeper.held()
+            message = Register(
+                node_id=self._node_id,
+                boot_id=self._life.boot_id,
+                instance=self._life.instance,
+                instance_started_at=self._life.instance_started_at,
+                counter=self._counter,
+                version=self._version,
+                features=self._features,
+                inventory=inventory,
+                held=held[:SHARDS_PER_NODE_MAX],
+            )
+            try:
+                registered = await self._call("register", message, Registered, CALL_TIMEOUT_S)
+            except (TransportError, Refused, SessionEnded) as exc:
+                self._complain("the server does not take the registration", exc)
+                await self._clock.sleep(backoff.next_s())
+                continue
+            self._complained_at = None
+            self._logs.clear()
+            self.session = registered.session
+            log.info("registered", held=len(held), server_version=registered.server_version)
+            return registered
+
+    async def _converse(self, registered: Registered) -> None:
+        """Poll and report until the session ends."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._poll_forever(registered))
+                group.create_task(self._heartbeat_forever(registered))
+                group.create_task(self._report_news_forever(registered))
+        except* SessionEnded as ended:
+            log.info("the session has ended", reason=str(ended.exceptions[0]))
+
+    # Commands.
+
+    async def _poll_forever(self, registered: Registered) -> None:
+        session = registered.session
+        timeout_s = min(max(registered.poll_wait_s, 0.0), POLL_WAIT_S_MAX) + POLL_MARGIN_S
+        backoff = self._backoff()
+        acked = 0
+        while True:
+            began = self._clock.now()
+            try:
+                answer = await self._call(
+                    "poll", Poll(session=session, acked=acked), RawCommands, timeout_s, in_session=True
+                )
+            except (TransportError, Refused) as exc:
+                self._complain("polling fails", exc)
+                await self._clock.sleep(backoff.next_s())
+                continue
+            backoff.reset()
+            self._complained_at = None
+            before = acked
+            for raw in answer.commands:
+                acked = await self._carry_out(raw, acked)
+            if answer.commands and (self._changed or self._logs):
+                # What a command changed is told before it is acknowledged: a GPU is never both unnamed by a
+                # command and not yet reported as held.
+                try:
+                    await self._report_news(registered)
+                except (TransportError, Refused) as exc:
+                    self._complain("reporting fails", exc)
+            if acked == before and self._clock.now() - began < min(1.0, registered.poll_wait_s / 2):
+                # An empty answer at once: a server in trouble, or one that repeats itself. Not a busy loop.
+                await self._clock.sleep(min(1.0, self._reconnect_base_s) * self._random.uniform(0.1, 0.5))
+
+    async def _carry_out(self, raw: msgspec.Raw, acked: int) -> int:
+        """Carry out one command unless it was; return the new highest sequence number."""
+        command: Command | None = None
+        try:
+            seq = msgspec.json.decode(raw, type=_Sequenced).seq
+        except msgspec.MsgspecError as exc:
+            log.error("a command has no sequence number and is passed over", error=str(exc))
+            return acked
+        if seq <= acked:
+            return acked
+        try:
+            command = msgspec.json.decode(raw, type=Command)
+        except msgspec.MsgspecError as exc:
+            log.error("a command is not understood and is passed over", seq=seq, error=str(exc))
+            return seq
+        try:
+            await self._obey(command)
+        except Exception as exc:  # the keeper does not raise; if it does, the others must still be heard
+            log.exception("a command failed", command=type(command).__name__, error=repr(exc))
+        return seq
+
+    async def _obey(self, command: Command) -> None:
+        if isinstance(command, StartShard):
+            log.info("start", shard=command.spec.shard_id, engine=command.spec.engine)
+            await self._keeper.start(command.spec)
+            self._on_change(command.spec.shard_id)
+        elif isinstance(command, StopShard):
+            log.info("stop", shard=command.shard_id, reason=command.reason)
+            await self._keeper.stop(command.shard_id, command.reason)
+            self._on_change(command.shard_id)
+        elif isinstance(command, ReadLog):
+            chunk = await self._keeper.read_log(
+                request_id=command.request_id,
+                shard_id=command.shard_id,
+                stream=command.stream,
+                offset=command.offset,
+                lines=command.lines,
+            )
+            self._logs.append(chunk)
+            self._news.set()
+
+    # Reports.
+
+    async def _heartbeat_forever(self, registered: Registered) -> None:
+        """The whole truth at every beat; a beat that fails is not repeated, the next one says it all."""
+        while True:
+            await self._clock.sleep(self._heartbeat_interval_s)
+            inventory = await self._inventory()
+            told, self._changed = self._changed, set()
+            try:
+                shards = await self._keeper.held()
+                await self._report(registered, shards, inventory=inventory)
+            except (TransportError, Refused) as exc:
+                self._changed |= told
+                self._news.set()
+                self._complain("reporting fails", exc)
+
+    async def _report_news_forever(self, registered: Registered) -> None:
+        """Transitions and answers at once; after a failure, later and together."""
+        backoff = self._backoff()
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                await self._report_news(registered)
+            except (TransportError, Refused) as exc:
+                self._complain("reporting fails", exc)
+                await self._clock.sleep(backoff.next_s())
+                self._news.set()
+            else:
+                backoff.reset()
+
+    async def _report_news(self, registered: Registered) -> None:
+        told, self._changed = self._changed, set()
+        logs = [self._logs.popleft() for _ in range(min(LOGS_PER_REPORT, len(self._logs)))]
+        if not told and not logs:
+            return
+        try:
+            shards = [shard for shard in await self._keeper.held() if shard.spec.shard_id in told]
+            await self._report(registered, shards, logs=logs)
+        except BaseException:
+            self._changed |= told
+            self._logs.extendleft(reversed(logs[: LOGS_WAITING_MAX - len(self._logs)]))
+            raise
+        if self._logs:
+            self._news.set()
+
+    async def _report(
+        self,
+        registered: Registered,
+        shards: list[HeldShard],
+        *,
+        inventory: Inventory | None = None,
+        logs: list[LogChunk] | None = None,
+    ) -> None:
+        message = Report(
+            session=registered.session,
+            inventory=inventory,
+            shards=shards[:SHARDS_PER_NODE_MAX],
+            logs=logs or [],
+        )
+        reported = await self._call("report", message, Reported, CALL_TIMEOUT_S, in_session=True)
+        self._complained_at = None
+        if reported.forget:
+            await self._keeper.forget(reported.forget)
+
+    # One call.
+
+    async def _call(
+        self, name: str, message: msgspec.Struct, kind: type[T], timeout_s: float, *, in_session: bool = False
+    ) -> T:
+        """Send one message. Raises TransportError, Refused, or SessionEnded where a session is at stake."""
+        status, body = await self._transport.call(f"/agent/v1/{name}", msgspec.json.encode(message), timeout_s)
+        if status == 200:
+            try:
+                return msgspec.json.decode(body, type=kind)
+            except msgspec.MsgspecError as exc:
+                raise TransportError(
+                    f"the answer to {name} is not what a llmgw server says ({exc}); is another program there?"
+                ) from None
+        refusal = _refusal(status, body)
+        if status == 410 or (in_session and status in (401, 403)):
+            if status != 410:
+                self._complain("the server refuses this node", Refused(status, refusal))
+            raise SessionEnded(refusal.message)
+        raise Refused(status, refusal)
+
+    def _complain(self, what: str, exc: Exception) -> None:
+        """Say it loudly, once a minute."""
+        now = self._clock.now()
+        if self._complained_at is not None and now - self._complained_at < COMPLAIN_EVERY_S:
+            return
+        self._complained_at = now
+        status = exc.status if isinstance(exc, Refused) else None
+        log.error(what, node=self._node_id, why=str(exc), **({"status": status} if status else {}))
+
+
+def _refusal(status: int, body: bytes) -> Refusal:
+    try:
+        return msgspec.json.decode(body, type=Refusal)
+    except msgspec.MsgspecError:
+        shown = body[:200].decode("utf-8", "replace").strip()
+        return Refusal(code="unknown", message=f"the server answered {status}: {shown or 'nothing else'}")

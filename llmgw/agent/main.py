@@ -1,0 +1,188 @@
+"""`llmgw agent`: puts the parts together and keeps them going until a signal ends it, and not its engines."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import random
+import signal
+import ssl
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import structlog
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509 import load_pem_x509_certificate
+
+from llmgw.agent.certificates import CertificateError, CertificateKeeper
+from llmgw.agent.conversation import Life, SystemClock
+from llmgw.agent.https import HttpsTransport
+from llmgw.agent.inventory import InventoryReader
+from llmgw.agent.loop import AgentLoop
+from llmgw.agent.offers import engine_offers
+from llmgw.agent.processes import boot_id
+from llmgw.agent.supervisor import Supervisor, now_boot_s
+from llmgw.config.agent import AgentConfig
+from llmgw.messages.agent import Inventory
+
+log = structlog.get_logger("agent")
+
+
+class AgentError(Exception):
+    """The agent cannot start; the message is a sentence."""
+
+
+def run_agent(config: AgentConfig) -> None:
+    """Run this node's agent until SIGTERM or SIGINT. Exits with one sentence when it cannot start."""
+    try:
+        lock = lock_work_dir(config.supervisor.work_dir)
+        try:
+            asyncio.run(_run(config))
+        finally:
+            os.close(lock)
+    except AgentError as exc:
+        raise SystemExit(f"llmgw agent: {exc}") from None
+
+
+def lock_work_dir(work_dir: str) -> int:
+    """Make the work dir and lock it for this process; the descriptor that holds the lock. Raises AgentError."""
+    path = Path(work_dir) / "agent.lock"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise AgentError(
+            f"the work dir {work_dir} cannot be used: {exc.strerror}; set supervisor.work_dir in agent.yaml to a "
+            "folder that this user may write"
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
+        os.close(lock)
+        raise AgentError(
+            f"another agent (pid {holder}) works in {work_dir}; stop it, or give this one a supervisor.work_dir "
+            "of its own"
+        ) from None
+    os.ftruncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())
+    return lock
+
+
+async def _run(config: AgentConfig) -> None:
+    # Here and not above, so that the parts can be tested without each other.
+    from llmgw.engines import registry
+    from llmgw.hardware.interfaces import AddressError, choose_address, interface_of
+    from llmgw.hardware.inventory import read_inventory
+    from llmgw.pki.errors import PkiError
+    from llmgw.pki.files import belongs_to, install_pair
+    from llmgw.pki.renewal import make_csr, renew_after
+    from llmgw.pki.tls import agent_context
+    from llmgw.pki.tls_errors import explain_tls_error, server_names
+
+    def context() -> ssl.SSLContext:
+        try:
+            return agent_context(config.tls)
+        except PkiError as exc:
+            raise CertificateError(str(exc)) from None
+
+    def install(cert_pem: str, key_pem: str) -> None:
+        try:
+            fits = belongs_to(
+                load_pem_private_key(key_pem.encode(), None), load_pem_x509_certificate(cert_pem.encode())
+            )
+        except ValueError as exc:
+            raise CertificateError(f"the server sent no certificate that can be read: {exc}") from None
+        if not fits:
+            raise CertificateError("the server sent a certificate for another key than the one just made")
+        install_pair(config.tls.cert, config.tls.key, cert_pem, key_pem)
+
+    def explain(exc: BaseException, url: str) -> str:
+        wrong_name = any(isinstance(each, ssl.SSLCertVerificationError) for each in _causes(exc))
+        return explain_tls_error(exc, url, names=server_names(url) if wrong_name else ())
+
+    def renewal_due_s(cert_pem: str) -> float:
+        try:
+            return renew_after(cert_pem)
+        except PkiError as exc:
+            raise CertificateError(f"{config.tls.cert}: {exc}") from None
+
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+
+    try:
+        address = await asyncio.to_thread(choose_address, config)
+        interface = await asyncio.to_thread(interface_of, address)
+        transport = HttpsTransport(config.server, context, explain=explain)
+    except (CertificateError, AddressError) as exc:
+        raise AgentError(str(exc)) from None
+    except OSError as exc:
+        where = f" ({exc.filename})" if exc.filename else ""
+        raise AgentError(f"{exc.strerror or exc}{where}; see tls and mgmt_addr in agent.yaml") from None
+
+    def read() -> Inventory:
+        gpus, ports, fabrics, findings = read_inventory(config)
+        engines = engine_offers(registry.offered(config), config)
+        return Inventory(gpus=gpus, ports=ports, fabrics=fabrics, engines=engines, findings=findings)
+
+    inventory = InventoryReader(read, node_id=config.node_id)
+    supervisor = Supervisor(
+        config=config,
+        address=address,
+        adapter=registry.adapter,
+        inventory=inventory,
+        mgmt_interface=config.mgmt_interface or interface,
+    )
+    randomness = random.SystemRandom()
+    conversation = AgentLoop(
+        node_id=config.node_id,
+        life=Life(boot_id=boot_id(), instance=uuid.uuid4().hex, instance_started_at=now_boot_s()),
+        transport=transport,
+        keeper=supervisor,
+        inventory=inventory.fresh,
+        clock=SystemClock(),
+        randomness=randomness,
+        heartbeat_interval_s=config.heartbeat_interval,
+        reconnect_base_s=config.reconnect_base,
+        reconnect_max_s=config.reconnect_max,
+    )
+    certificates = CertificateKeeper(
+        cert=config.tls.cert,
+        node_id=config.node_id,
+        transport=transport,
+        make_csr=make_csr,
+        renew_after=renewal_due_s,
+        install=install,
+        reload=transport.reload,
+        now_s=time.time,
+        randomness=randomness,
+    )
+    log.info("agent starts", node=config.node_id, address=address, server=config.server)
+    await supervisor.adopt()
+    tasks = [asyncio.create_task(conversation.run()), asyncio.create_task(certificates.run())]
+    waiting: asyncio.Task[Any] = asyncio.create_task(ended.wait())
+    try:
+        await asyncio.wait([*tasks, waiting], return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()  # neither returns: this raises what went wrong
+    finally:
+        for task in [*tasks, waiting]:
+            task.cancel()
+        await asyncio.gather(*tasks, waiting, return_exceptions=True)
+        await supervisor.close()
+        await transport.close()
+    log.info("agent ends; its engines go on", node=config.node_id)
+
+
+def _causes(exc: BaseException | None) -> list[BaseException]:
+    """An exception and what led to it, outermost first."""
+    found: list[BaseException] = []
+    while exc is not None and exc not in found:
+        found.append(exc)
+        exc = exc.__cause__ or exc.__context__
+    return found

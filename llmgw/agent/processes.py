@@ -1,0 +1,299 @@
+"""Processes as the kernel knows them: identity, markers, exits and signals.
+
+A pid alone proves nothing: it is reused. Here a process is its pid and its start time, and nothing is
+signalled without both. Knows `/proc` and nothing of shards' phases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmgw.engines.base import ProcessPlan
+
+MARKER = "LLMGW_SHARD"
+WORK_DIR_MARKER = "LLMGW_WORK_DIR"
+# Engines that rename their processes through setproctitle wipe the environment block, and the marker with it;
+# this variable makes that library leave it alone (its README: "SPT_NOENV").
+KEEP_ENVIRONMENT = "SPT_NOENV"
+EXIT_POLL_S = 0.25
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """A pid and when it began: field 22 of `/proc/PID/stat`, clock ticks since boot (man proc_pid_stat)."""
+
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True)
+class ProcessInfo:
+    """One row of the process table. `state` is the kernel's letter; Z and X are dead already."""
+
+    pid: int
+    ppid: int
+    session: int
+    start_ticks: int
+    state: str
+
+    @property
+    def identity(self) -> ProcessIdentity:
+        return ProcessIdentity(self.pid, self.start_ticks)
+
+    @property
+    def alive(self) -> bool:
+        return self.state not in "ZXx"
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a process ended. `code` is negative for a signal, None when it was not our child."""
+
+    name: str
+    code: int | None
+
+    def sentence(self) -> str:
+        """`engine exited with code 1`, `engine was killed by SIGKILL`."""
+        if self.code is None:
+            return f"{self.name} exited (its code is unknown: an earlier agent had started it)"
+        if self.code >= 0:
+            return f"{self.name} exited with code {self.code}"
+        try:
+            name = signal.Signals(-self.code).name
+        except ValueError:
+            name = f"signal {-self.code}"
+        return f"{self.name} was killed by {name}"
+
+
+def boot_id() -> str:
+    """The kernel's name for this boot (man proc_sys_kernel: random/boot_id)."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def read_process(pid: int) -> ProcessInfo | None:
+    """One process, zombies included; None when there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        # The command stands in brackets and may contain brackets and blanks itself.
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        return ProcessInfo(
+            pid=pid,
+            state=fields[0].decode(),
+            ppid=int(fields[1]),
+            session=int(fields[3]),
+            start_ticks=int(fields[19]),
+        )
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def is_alive(identity: ProcessIdentity) -> bool:
+    """True while that very process runs; a zombie and a reused pid are not it."""
+    info = read_process(identity.pid)
+    return info is not None and info.alive and info.start_ticks == identity.start_ticks
+
+
+def read_marker(pid: int) -> tuple[str, str] | None:
+    """(shard id, work dir) that a process carries in its environment; None when it carries no marker."""
+    try:
+        block = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return None  # gone, or somebody else's
+    shard = work_dir = None
+    for item in block.split(b"\0"):
+        if item.startswith(b"LLMGW_SHARD="):
+            shard = item.partition(b"=")[2]
+        elif item.startswith(b"LLMGW_WORK_DIR="):
+            work_dir = item.partition(b"=")[2]
+    if shard is None or work_dir is None:
+        return None
+    return os.fsdecode(shard), os.fsdecode(work_dir)
+
+
+def read_processes() -> dict[int, ProcessInfo]:
+    """The whole process table, by pid."""
+    table = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (info := read_process(int(name))):
+            table[info.pid] = info
+    return table
+
+
+def belonging(shard_id: str, work_dir: str, recorded: Sequence[ProcessIdentity]) -> list[ProcessInfo]:
+    """Every living process of a shard: sessions that we began, descendants, and whatever carries the marker.
+
+    A session is ours only while its leader, alive or not yet reaped, has the recorded start time; after that
+    the marker alone counts. Blocking: a walk through `/proc`.
+    """
+    table = read_processes()
+    leaders = {one.pid for one in recorded if one.pid in table and table[one.pid].start_ticks == one.start_ticks}
+    markers = {pid: read_marker(pid) for pid in table}
+    seeds = {
+        info.pid
+        for info in table.values()
+        if info.session in leaders or info.pid in leaders or markers[info.pid] == (shard_id, work_dir)
+    }
+    return _with_descendants(table, markers, seeds, {(shard_id, work_dir)})
+
+
+def uncovered(work_dir: str, described: Iterable[str]) -> list[ProcessInfo]:
+    """Living processes with this work dir's marker whose shard is not among `described`, with descendants."""
+    table = read_processes()
+    markers = {pid: read_marker(pid) for pid in table}
+    known = set(described)
+    strays = {
+        pid: marker
+        for pid, marker in markers.items()
+        if marker is not None and marker[1] == work_dir and marker[0] not in known
+    }
+    return _with_descendants(table, markers, set(strays), {marker for marker in strays.values() if marker})
+
+
+def _with_descendants(
+    table: dict[int, ProcessInfo],
+    markers: dict[int, tuple[str, str] | None],
+    seeds: set[int],
+    own: set[tuple[str, str]],
+) -> list[ProcessInfo]:
+    """Close `seeds` under parenthood, leaving out what carries another shard's marker, and this agent."""
+    children: dict[int, list[int]] = {}
+    for info in table.values():
+        children.setdefault(info.ppid, []).append(info.pid)
+    found: set[int] = set()
+    queue = list(seeds)
+    while queue:
+        pid = queue.pop()
+        if pid in found or (markers[pid] is not None and markers[pid] not in own):
+            continue
+        found.add(pid)
+        queue.extend(children.get(pid, ()))
+    ancestor: int | None = os.getpid()
+    while ancestor and ancestor in table:
+        found.discard(ancestor)
+        ancestor = table[ancestor].ppid
+    return [table[pid] for pid in sorted(found) if table[pid].alive]
+
+
+def send_signal(identity: ProcessIdentity, number: signal.Signals) -> bool:
+    """Signal that very process; False when it is gone. A pid reused by another process is never hit."""
+    if not hasattr(os, "pidfd_open"):  # a Python built against old kernel headers
+        if not is_alive(identity):
+            return False
+        try:
+            os.kill(identity.pid, number)
+        except OSError:
+            return False
+        return True
+    try:
+        fd = os.pidfd_open(identity.pid)
+    except OSError:
+        return False
+    try:
+        # The descriptor holds whichever process it is, so the check cannot be overtaken by a reuse.
+        if not is_alive(identity):
+            return False
+        signal.pidfd_send_signal(fd, number)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+@dataclass
+class Child:
+    """A process that this agent started. It stays unreaped (its pid held) until `reap`."""
+
+    popen: subprocess.Popen[bytes]
+    identity: ProcessIdentity
+
+    def exit_code(self) -> int | None:
+        """The code, negative for a signal, without reaping; None while it runs."""
+        if self.popen.returncode is not None:
+            return self.popen.returncode
+        try:
+            result = os.waitid(os.P_PID, self.identity.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return None
+        if result is None or not result.si_pid:
+            return None
+        return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+    def reap(self) -> None:
+        """Let the kernel forget a process that has ended; nothing while it runs."""
+        self.popen.poll()
+
+
+def spawn(plan: ProcessPlan, *, shard_id: str, work_dir: str, folder: Path, log: Path) -> Child:
+    """Start one process in a session of its own, marked, its output appended to `log`.
+
+    Raises OSError when the program cannot be started. Blocking until the exec has happened.
+    """
+    env = {**plan.env, MARKER: shard_id, WORK_DIR_MARKER: work_dir, KEEP_ENVIRONMENT: "1"}
+    # Append mode: a file outlives the agent where a pipe would not, and copy-and-truncate rotation needs it.
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        popen = subprocess.Popen(
+            plan.argv,
+            env=env,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    finally:
+        os.close(output)
+    # Not reaped yet, so its row exists even if it has died already.
+    info = read_process(popen.pid)
+    return Child(popen, ProcessIdentity(popen.pid, info.start_ticks if info else 0))
+
+
+class ExitWatch:
+    """Calls back in the event loop, once, when a process is gone; child or not.
+
+    By pidfd where Python has it (man pidfd_open: readable when the process terminates), else by looking
+    every quarter of a second.
+    """
+
+    def __init__(self, identity: ProcessIdentity, callback: Callable[[], None]) -> None:
+        self._identity = identity
+        self._callback = callback
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._fd: int | None = None
+        if hasattr(os, "pidfd_open"):
+            try:
+                self._fd = os.pidfd_open(identity.pid)
+            except OSError:
+                pass  # gone, or out of descriptors: looking serves both
+        if self._fd is not None and is_alive(identity):
+            self._loop.add_reader(self._fd, self._gone)
+        else:
+            self._look()
+
+    def close(self) -> None:
+        """Watch no longer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._fd is not None:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = None
+
+    def _look(self) -> None:
+        if is_alive(self._identity):
+            self._timer = self._loop.call_later(EXIT_POLL_S, self._look)
+        else:
+            self._timer = self._loop.call_later(0, self._gone)
+
+    def _gone(self) -> None:
+        self.close()
+        self._callback()

@@ -1,0 +1,435 @@
+"""One shard from its spec to its end: one asyncio task, and a record on disk that a later agent can go on from.
+
+It knows no engine by name (a plan says what to run) and nothing of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from llmgw.agent.ending import end_processes
+from llmgw.agent.logs import LogError, log_path, read_tail, rotate
+from llmgw.agent.probe import Prober
+from llmgw.agent.processes import (
+    Child,
+    Exit,
+    ExitWatch,
+    ProcessIdentity,
+    ProcessInfo,
+    belonging,
+    is_alive,
+    spawn,
+)
+from llmgw.agent.spec_store import SavedProcess, ShardRecord, SpecStore
+from llmgw.config.addresses import join_host_port
+from llmgw.engines.base import LaunchPlan, ProcessPlan
+from llmgw.messages.agent import HeldShard, Progress, ShardPhase
+
+log = structlog.get_logger("agent")
+
+# A worker serves nothing; one that dies of a wrong flag does so at once, and is not called ready before.
+WORKER_SETTLES_S = 1.0
+# An engine adopted while `ready` is busy, not dead, for at least this long (DESIGN.md section 6).
+ADOPTED_SILENCE_S_MIN = 600.0
+LOG_CHECK_S = 5.0
+RENDEZVOUS_LOOK_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardHost:
+    """What every shard of a node shares. `now_boot_s` is CLOCK_BOOTTIME; `changed` is told of transitions."""
+
+    address: str
+    work_dir: str
+    store: SpecStore
+    stop_timeout_s: float
+    health_interval_s: float
+    log_lines: int
+    now_boot_s: Callable[[], float]
+    changed: Callable[[Shard], None]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a shard failed: a sentence, and the engine's exit code where it has one."""
+
+    reason: str
+    exit_code: int | None = None
+
+
+class Shard:
+    """A live shard. `plan` is given for one that is to be started; without it, its processes are adopted."""
+
+    def __init__(self, record: ShardRecord, host: ShardHost, plan: LaunchPlan | None) -> None:
+        self.record = record
+        self._host = host
+        self._plan = plan
+        self._children: dict[str, Child] = {}
+        self._watches: list[ExitWatch] = []
+        self._first_exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self._stop = asyncio.Event()
+        self._spawning: tuple[str, asyncio.Future[Child]] | None = None
+        self._saving: set[asyncio.Future[None]] = set()
+        self._progress: Progress | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def folder(self) -> Path:
+        return self._host.store.folder(self.record.spec.shard_id)
+
+    def begin(self) -> None:
+        """Start (or go on with) the shard's life in a task of its own."""
+        self._task = asyncio.create_task(self._run(), name=f"shard {self.record.spec.shard_id}")
+
+    async def stop(self, reason: str) -> None:
+        """Record that the shard is to end, and have its task end it. Returns before it has ended."""
+        if not self.record.live or self._stop.is_set():
+            return
+        self._stop.set()
+        await self._transition("stopping", reason=reason)
+
+    async def leave(self) -> None:
+        """End the task and leave the processes running: the agent ends, the engine does not."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(*self._saving, return_exceptions=True)
+
+    async def ended(self) -> None:
+        """Wait until the shard has ended."""
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def held(self) -> HeldShard:
+        """The shard as the server is told of it."""
+        return held_shard(self.record, self._host.now_boot_s(), self._progress)
+
+    # The life, in call order.
+
+    async def _run(self) -> None:
+        life = asyncio.create_task(self._live())
+        stop = asyncio.create_task(self._stop.wait())
+        keep = asyncio.create_task(self._keep_logs_small())
+        try:
+            if self.record.phase == "stopping" and self.record.failure is None:
+                self._stop.set()  # adopted in the middle of a stop
+            first: set[asyncio.Task[Any]] = {life, stop}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            stopped = self._stop.is_set()
+            life.cancel()
+            outcome = (await asyncio.gather(life, return_exceptions=True))[0]
+            await self._settle_spawn()
+            if isinstance(outcome, Failure) and not stopped:
+                await self._fail(outcome)
+            elif stopped:
+                await self._end_stopped()
+            else:
+                log.error("a shard's own task failed", shard=self.record.spec.shard_id, error=repr(outcome))
+                await self._fail(Failure(f"the agent could not keep this shard: {outcome!r}"))
+        finally:
+            await self._settle_spawn()
+            for task in (life, stop, keep):
+                task.cancel()
+            await asyncio.gather(life, stop, keep, return_exceptions=True)
+            for watch in self._watches:
+                watch.close()
+
+    async def _live(self) -> Failure:
+        """Run until something goes wrong; a stop cancels it."""
+        if self.record.failure is not None:
+            return Failure(self.record.failure, self.record.exit_code)
+        if self._plan is not None:
+            failure = await self._launch(self._plan)
+            if failure is not None:
+                return failure
+        else:
+            for process in self.record.processes:
+                self._watch(process.name, ProcessIdentity(process.pid, process.start_ticks))
+        ready = asyncio.create_task(self._become_ready())
+        try:
+            first: set[asyncio.Future[Any]] = {ready, self._first_exit}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if not self._first_exit.done():
+                failure = ready.result()
+                if failure is not None:
+                    return failure
+            exit_ = await asyncio.shield(self._first_exit)
+        finally:
+            ready.cancel()
+            await asyncio.gather(ready, return_exceptions=True)
+        return Failure(exit_.sentence(), exit_.code if exit_.name == "engine" else None)
+
+    async def _launch(self, plan: LaunchPlan) -> Failure | None:
+        if self.record.spec.rendezvous is not None:
+            failure = await self._wait_for_leader()
+            if failure is not None:
+                return failure
+        started = self._host.now_boot_s()
+        await self._change(started_boot_s=started, load=plan.load, readiness=plan.readiness)
+        for process in [*plan.sidecars, plan.engine]:
+            failure = await self._spawn(process)
+            if failure is not None:
+                return failure
+            if self._first_exit.done():
+                return None
+        if self.record.phase == "waiting":
+            await self._transition("starting")
+        return None
+
+    async def _wait_for_leader(self) -> Failure | None:
+        """Until the leader's rendezvous port takes connections: engines differ in how long they would dial."""
+        spec = self.record.spec
+        assert spec.rendezvous is not None
+        host, port = spec.rendezvous.host, spec.rendezvous.port
+        deadline = self.record.received_boot_s + spec.rendezvous_timeout_s
+        while True:
+            try:
+                async with asyncio.timeout(max(0.1, min(10.0, deadline - self._host.now_boot_s()))):
+                    _, writer = await asyncio.open_connection(host, port)
+                writer.close()
+                return None
+            except (OSError, TimeoutError):
+                pass
+            if self._host.now_boot_s() >= deadline:
+                where = join_host_port(host, port)
+                return Failure(
+                    f"the leader did not open its rendezvous port {where} within "
+                    f"{spec.rendezvous_timeout_s:g} s; see rank 0's log, and whether a firewall stands between"
+                )
+            await asyncio.sleep(min(RENDEZVOUS_LOOK_S, self._host.health_interval_s))
+
+    async def _spawn(self, plan: ProcessPlan) -> Failure | None:
+        try:
+            path = log_path(self.folder, plan.name)
+        except LogError as exc:
+            return Failure(f"{plan.name!r} cannot be started: {exc}")
+        start = partial(
+            spawn,
+            plan,
+            shard_id=self.record.spec.shard_id,
+            work_dir=self._host.work_dir,
+            folder=self.folder,
+            log=path,
+        )
+        # Kept aside: a stop or the agent's end in this very moment must still see the child.
+        spawning = asyncio.ensure_future(asyncio.to_thread(start))
+        self._spawning = (plan.name, spawning)
+        try:
+            child = await asyncio.shield(spawning)
+        except OSError as exc:
+            self._spawning = None
+            return Failure(
+                f"{plan.name} could not be started: {plan.argv[0]}: {exc.strerror or exc}; "
+                "check the program that agent.yaml names for this engine"
+            )
+        self._spawning = None
+        await self._adopt_child(plan.name, child)
+        return None
+
+    async def _adopt_child(self, name: str, child: Child) -> None:
+        self._children[name] = child
+        saved = SavedProcess(name=name, pid=child.identity.pid, start_ticks=child.identity.start_ticks)
+        saving = self._change(processes=[*self.record.processes, saved])
+        self._watch(name, child.identity)
+        await saving
+
+    async def _settle_spawn(self) -> None:
+        """Take in a process whose start was under way when the life ended."""
+        spawning, self._spawning = self._spawning, None
+        if spawning is not None:
+            name, future = spawning
+            child = (await asyncio.gather(future, return_exceptions=True))[0]
+            if isinstance(child, Child):
+                await self._adopt_child(name, child)
+
+    def _watch(self, name: str, identity: ProcessIdentity) -> None:
+        def gone() -> None:
+            if not self._first_exit.done():
+                child = self._children.get(name)
+                self._first_exit.set_result(Exit(name, child.exit_code() if child else None))
+
+        self._watches.append(ExitWatch(identity, gone))
+
+    async def _become_ready(self) -> Failure | None:
+        """Return None once ready (again), a failure when a deadline is over."""
+        record = self.record
+        if record.readiness is None or record.http_port is None:
+            if record.phase != "ready":
+                await asyncio.sleep(WORKER_SETTLES_S)
+                await self._transition("ready")
+            return None
+        prober = Prober(self._host.address, record.http_port)
+        try:
+            return await self._probe_until_ready(prober)
+        finally:
+            await prober.close()
+
+    async def _probe_until_ready(self, prober: Prober) -> Failure | None:
+        spec, record = self.record.spec, self.record
+        assert record.readiness is not None
+        loaded = record.load is None
+        allowed_s = spec.load_timeout_s + (spec.rendezvous_timeout_s if spec.nodes > 1 else 0.0)
+        began = record.started_boot_s if record.started_boot_s is not None else record.received_boot_s
+        if record.phase == "ready":
+            began, allowed_s = self._host.now_boot_s(), max(allowed_s, ADOPTED_SILENCE_S_MIN)
+        note = "no check was answered"
+        while True:
+            left_s = began + allowed_s - self._host.now_boot_s()
+            if left_s <= 0:
+                return Failure(self._too_late(loaded, allowed_s, note))
+            ready = False
+            try:
+                async with asyncio.timeout(left_s):
+                    if not loaded and record.load is not None:
+                        result = await prober.loaded(record.load)
+                        loaded, note = result.ok, result.note
+                    if loaded:
+                        result = await prober.works(record.readiness)
+                        ready, note = result.ok, result.note
+            except TimeoutError:
+                pass  # what the check before this last one said tells more
+            if ready:
+                self._progress = None
+                if self.record.phase != "ready":
+                    await self._transition("ready")
+                return None
+            if self.record.phase != "ready":
+                self._progress = Progress(what="load", note=note)
+            await asyncio.sleep(min(self._host.health_interval_s, max(0.01, left_s)))
+
+    def _too_late(self, loaded: bool, allowed_s: float, note: str) -> str:
+        if self.record.phase == "ready":
+            return f"the engine did not answer within {allowed_s:g} s of its adoption ({note})"
+        if loaded:
+            return (
+                f"the engine loaded but did not answer a one-token request within {allowed_s:g} s of its start "
+                f"({note})"
+            )
+        return (
+            f"the engine did not answer within {allowed_s:g} s of loading ({note}); "
+            "read its log, or raise the profile's load_timeout"
+        )
+
+    # The end.
+
+    async def _fail(self, failure: Failure) -> None:
+        """Kill whatever is left, then say why it failed, with the last output."""
+        await self._change(failure=failure.reason, exit_code=failure.exit_code)
+        log.warning("shard fails", shard=self.record.spec.shard_id, reason=failure.reason)
+        slow = asyncio.get_running_loop().call_later(1.0, self._say_stopping, failure.reason)
+        await end_processes(self._find, grace_s=0.0, on_slow=self._say_stuck)
+        slow.cancel()
+        tail = await asyncio.to_thread(self._tail, failure)
+        await self._finish("failed", reason=failure.reason, exit_code=failure.exit_code, output_tail=tail)
+
+    async def _end_stopped(self) -> None:
+        spec = self.record.spec
+        grace_s = spec.stop_timeout_s if spec.stop_timeout_s is not None else self._host.stop_timeout_s
+        saved = next((one for one in self.record.processes if one.name == "engine"), None)
+        main = ProcessIdentity(saved.pid, saved.start_ticks) if saved else None
+        await end_processes(self._find, grace_s=grace_s, main=main, on_slow=self._say_stuck)
+        child = self._children.get("engine")
+        code = child.exit_code() if child else None
+        await self._finish("stopped", reason=self.record.reason, exit_code=code)
+
+    async def _finish(self, phase: ShardPhase, **changes: Any) -> None:
+        for child in self._children.values():
+            await asyncio.to_thread(child.reap)
+        self._progress = None
+        await self._transition(phase, processes=[], failure=None, ended_at_s=time.time(), **changes)
+
+    def _find(self) -> list[ProcessInfo]:
+        recorded = [ProcessIdentity(one.pid, one.start_ticks) for one in self.record.processes]
+        return belonging(self.record.spec.shard_id, self._host.work_dir, recorded)
+
+    def _tail(self, failure: Failure) -> list[str]:
+        tail = read_tail(self.folder, "engine", self._host.log_lines)
+        for path in sorted(self.folder.glob("*.log")):
+            if path.stem != "engine" and failure.reason.startswith(path.stem + " "):
+                tail += [f"{path.stem}: {line}" for line in read_tail(self.folder, path.stem, 50)]
+        return tail[-self._host.log_lines :]
+
+    def _say_stopping(self, reason: str) -> None:
+        if self.record.phase != "stopping":
+            self._transition("stopping", reason=reason)
+
+    def _say_stuck(self, left: list[ProcessInfo]) -> None:
+        pids = ", ".join(f"{info.pid} (state {info.state})" for info in left[:8])
+        reason = f"SIGKILL does not end process {pids}; it hangs in the kernel, often in a driver: see dmesg"
+        self._transition("stopping", reason=reason)
+
+    async def _keep_logs_small(self) -> None:
+        while True:
+            await asyncio.sleep(LOG_CHECK_S)
+            for path in list(self.folder.glob("*.log")):
+                try:
+                    await asyncio.to_thread(rotate, path)
+                except OSError as exc:
+                    log.warning("output cannot be rotated", path=str(path), error=exc.strerror)
+
+    # The record.
+
+    def _transition(self, phase: ShardPhase, **changes: Any) -> asyncio.Future[None]:
+        """Enter a phase: a new version, saved, and told to the server. A stop is never taken back."""
+        if self._stop.is_set() and phase in ("starting", "ready"):
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            done.set_result(None)
+            return done
+        log.info("shard", shard=self.record.spec.shard_id, phase=phase, reason=changes.get("reason"))
+        changes.setdefault("reason", None)
+        version = self.record.version + 1
+        saving = self._change(phase=phase, version=version, phase_since_boot_s=self._host.now_boot_s(), **changes)
+        return asyncio.ensure_future(self._tell(saving))
+
+    async def _tell(self, saving: asyncio.Future[None]) -> None:
+        await saving
+        self._host.changed(self)
+
+    def _change(self, **changes: Any) -> asyncio.Future[None]:
+        """Change the record at once in memory, and on disk as soon as a thread has written it."""
+        self.record = msgspec.structs.replace(self.record, serial=self.record.serial + 1, **changes)
+        saving = asyncio.ensure_future(self._save(self.record))
+        self._saving.add(saving)
+        saving.add_done_callback(self._saving.discard)
+        return saving
+
+    async def _save(self, record: ShardRecord) -> None:
+        try:
+            await asyncio.to_thread(self._host.store.save, record)
+        except OSError as exc:
+            # A full disk must not end an engine; what is lost is the adoption of this change.
+            log.error("a shard's description cannot be written", shard=record.spec.shard_id, error=exc.strerror)
+
+
+def engine_lives(record: ShardRecord) -> bool:
+    """True while the engine that a record names runs."""
+    return any(
+        one.name == "engine" and is_alive(ProcessIdentity(one.pid, one.start_ticks)) for one in record.processes
+    )
+
+
+def held_shard(record: ShardRecord, now_boot_s: float, progress: Progress | None = None) -> HeldShard:
+    """A record as the server is told of it."""
+    engine = next((one for one in record.processes if one.name == "engine"), None)
+    return HeldShard(
+        spec=record.spec,
+        phase=record.phase,
+        version=record.version,
+        http_port=record.http_port,
+        rendezvous_port=record.rendezvous_port,
+        reason=record.reason,
+        exit_code=record.exit_code,
+        output_tail=record.output_tail,
+        engine_pid=engine.pid if engine else None,
+        phase_age_s=max(0.0, now_boot_s - record.phase_since_boot_s),
+        progress=progress,
+    )

@@ -1,0 +1,345 @@
+"""All shards of a node: starting, stopping, adopting, and the truth about them for the server.
+
+One lock guards starting, and the list for a registration is taken under it, so that a list is never older
+than a start that was answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from llmgw.agent.admission import Admission, InventorySource, Refused
+from llmgw.agent.ending import end_processes
+from llmgw.agent.logs import LogError, read_piece
+from llmgw.agent.processes import ProcessInfo, boot_id, uncovered
+from llmgw.agent.shard import Shard, ShardHost, engine_lives, held_shard
+from llmgw.agent.spec_store import ShardRecord, SpecStore, is_shard_id
+from llmgw.config.agent import AgentConfig
+from llmgw.engines.base import EngineAdapter, LaunchPlan
+from llmgw.messages.agent import SHARDS_PER_NODE_MAX, HeldShard, LogChunk, ShardSpec
+
+log = structlog.get_logger("agent")
+
+ENDED_KEPT_MAX = 50
+# Beside the ended ones, a registration holds at most 256 shards.
+LIVE_MAX = SHARDS_PER_NODE_MAX - ENDED_KEPT_MAX
+ORPHANS_TERM_S = 2.0
+ORPHANS_WAIT_S = 15.0
+# The version of an answer for a shard that this agent has never seen: it comes after all that were ever said.
+NOT_HELD_VERSION = 2**31 - 1
+
+
+def now_boot_s() -> float:
+    """Seconds since boot, sleep included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Supervisor:
+    """Keeps the shards of one node. Call `adopt` first, and `close` last; neither touches a healthy engine."""
+
+    def __init__(
+        self,
+        *,
+        config: AgentConfig,
+        address: str,
+        adapter: Callable[[str], EngineAdapter],
+        inventory: InventorySource,
+        mgmt_interface: str | None = None,
+        base_env: dict[str, str] | None = None,
+    ) -> None:
+        """`adapter` gives an engine's adapter by its name and raises ValueError with a sentence."""
+        # The real path: the marker must read the same whichever way an operator spells the folder.
+        self.work_dir = os.path.realpath(config.supervisor.work_dir)
+        self._store = SpecStore(Path(self.work_dir) / "shards")
+        self._boot_id = boot_id()
+        self._admission = Admission(
+            config=config,
+            address=address,
+            adapter=adapter,
+            inventory=inventory,
+            mgmt_interface=mgmt_interface,
+            base_env=dict(os.environ) if base_env is None else base_env,
+        )
+        self._host = ShardHost(
+            address=address,
+            work_dir=self.work_dir,
+            store=self._store,
+            stop_timeout_s=config.supervisor.stop_timeout,
+            health_interval_s=config.supervisor.health_interval,
+            log_lines=config.supervisor.log_lines,
+            now_boot_s=now_boot_s,
+            changed=self._changed,
+        )
+        self._lock = asyncio.Lock()
+        self._shards: dict[str, Shard] = {}
+        self._ended: dict[str, ShardRecord] = {}
+        self._listener: Callable[[str], None] | None = None
+        self._behind: set[asyncio.Future[None]] = set()
+
+    def listen(self, listener: Callable[[str], None]) -> None:
+        """Have `listener` told of every transition, by shard id."""
+        self._listener = listener
+
+    async def adopt(self) -> None:
+        """Go on with what an earlier agent left: living engines in their phase, dead ones as failed.
+
+        Ends processes that carry this work dir's marker and that no description covers.
+        """
+        async with self._lock:
+            records, problems = await asyncio.to_thread(self._store.load)
+            for problem in problems:
+                log.error(problem)
+            for record in records:
+                if record.live:
+                    await self._take_over(record)
+                else:
+                    self._ended[record.spec.shard_id] = record
+            await self._end_orphans()
+        self._prune()
+
+    async def start(self, spec: ShardSpec) -> None:
+        """Hold this shard. Returns when its spec is on disk; an id that is or was held changes nothing.
+
+        What cannot run is held as `failed` with the reason. Cancelling the caller does not undo a start.
+        """
+        await asyncio.shield(asyncio.ensure_future(self._start(spec)))
+
+    async def stop(self, shard_id: str, reason: str) -> None:
+        """End a shard: recorded when this returns, complete when it is reported as `stopped`."""
+        await asyncio.shield(asyncio.ensure_future(self._stop(shard_id, reason)))
+
+    async def held(self) -> list[HeldShard]:
+        """Everything held, in whatever phase; ended ones until the server has them recorded."""
+        async with self._lock:
+            live = [shard.held() for shard in self._shards.values()]
+            now = now_boot_s()
+            ended = [held_shard(record, now) for record in self._ended.values() if not record.forgotten]
+            return live + ended
+
+    async def forget(self, shard_ids: list[str]) -> None:
+        """Report these ended shards no longer. Their output is kept a while for whoever asks."""
+        for shard_id in shard_ids:
+            shard = self._shards.get(shard_id)
+            if shard is not None and not shard.record.live:
+                await shard.ended()  # told already, and about to be written
+            record = self._ended.get(shard_id)
+            if record is not None and not record.forgotten:
+                await self._remember(msgspec.structs.replace(record, forgotten=True, serial=record.serial + 1))
+        self._prune()
+
+    async def read_log(
+        self, *, request_id: str, shard_id: str, stream: str, offset: int | None, lines: int
+    ) -> LogChunk:
+        """A piece of a shard's output; `error` is a sentence when there is none."""
+        if not is_shard_id(shard_id) or not (shard_id in self._shards or shard_id in self._ended):
+            error = f"this node holds no shard {shard_id!r} and keeps no output of it"
+            return LogChunk(request_id=request_id, shard_id=shard_id, error=error)
+        folder = self._store.folder(shard_id)
+        try:
+            piece = await asyncio.to_thread(read_piece, folder, stream, offset=offset, lines=lines)
+        except LogError as exc:
+            return LogChunk(request_id=request_id, shard_id=shard_id, error=str(exc))
+        return LogChunk(
+            request_id=request_id,
+            shard_id=shard_id,
+            offset=piece.offset,
+            next_offset=piece.next_offset,
+            text=piece.text,
+        )
+
+    async def close(self) -> None:
+        """Let go of everything and leave all processes running, for the next agent to adopt."""
+        async with self._lock:
+            await asyncio.gather(*(shard.leave() for shard in self._shards.values()))
+            for task in self._behind:
+                task.cancel()
+            await asyncio.gather(*self._behind, return_exceptions=True)
+
+    async def _start(self, spec: ShardSpec) -> None:
+        async with self._lock:
+            if spec.shard_id in self._shards:
+                return
+            if spec.shard_id in self._ended:
+                await self._say_again(spec.shard_id)
+                return
+            record = ShardRecord(
+                spec=spec,
+                boot_id=self._boot_id,
+                phase="waiting" if spec.rendezvous is not None else "starting",
+                phase_since_boot_s=now_boot_s(),
+                received_boot_s=now_boot_s(),
+                serial=1,
+            )
+            try:
+                record, plan = await self._admit(record)
+            except Refused as exc:
+                log.warning("shard refused", shard=spec.shard_id, reason=str(exc))
+                await self._remember(
+                    msgspec.structs.replace(record, phase="failed", reason=str(exc), ended_at_s=time.time())
+                )
+            else:
+                self._begin(record, plan)
+        self._tell(spec.shard_id)
+        self._prune()
+
+    async def _admit(self, record: ShardRecord) -> tuple[ShardRecord, LaunchPlan]:
+        """Ports and a plan for the shard, and its description on disk. Raises Refused."""
+        if len(self._shards) >= LIVE_MAX:
+            raise Refused(f"this node holds {len(self._shards)} shards already, which is the most it keeps")
+        if not is_shard_id(record.spec.shard_id):
+            raise Refused(f"{record.spec.shard_id!r} is not a shard id that can name a folder")
+        live = self._live_records()
+        record = await self._admission.assign_ports(record, live, list(self._ended.values()))
+        folder = self._store.folder(record.spec.shard_id)
+        plan = await self._admission.plan(record, live, str(folder))
+        try:
+            await asyncio.to_thread(self._store.save, record)
+        except OSError as exc:
+            raise Refused(
+                f"the shard's description cannot be written to {folder}: {exc.strerror}; "
+                "look at the disk that holds supervisor.work_dir"
+            ) from None
+        return record, plan
+
+    async def _stop(self, shard_id: str, reason: str) -> None:
+        async with self._lock:
+            shard = self._shards.get(shard_id)
+            if shard is not None:
+                await shard.stop(reason)
+            elif shard_id in self._ended:
+                await self._say_again(shard_id)
+            else:
+                # Never seen, or long forgotten: the answer is still `stopped`, and a late start changes nothing.
+                spec = ShardSpec(
+                    shard_id=shard_id,
+                    replica_id="-",
+                    model="-",
+                    profile="-",
+                    profile_hash="",
+                    served_names=[],
+                    engine="-",
+                )
+                self._ended[shard_id] = ShardRecord(
+                    spec=spec,
+                    boot_id=self._boot_id,
+                    phase="stopped",
+                    version=NOT_HELD_VERSION,
+                    phase_since_boot_s=now_boot_s(),
+                    ended_at_s=time.time(),
+                    reason="this agent does not hold it",
+                )
+                self._tell(shard_id)
+
+    async def _take_over(self, record: ShardRecord) -> None:
+        """Adopt one shard of an earlier agent. The lock is held."""
+        same_boot = record.boot_id == self._boot_id
+        plan: LaunchPlan | None = None
+        failure = record.failure
+        if not same_boot:
+            # Pids and clocks of another boot mean nothing here.
+            now = now_boot_s()
+            record = msgspec.structs.replace(
+                record,
+                boot_id=self._boot_id,
+                processes=[],
+                phase_since_boot_s=now,
+                received_boot_s=now,
+                started_boot_s=None,
+            )
+        if record.phase == "stopping" or failure is not None:
+            pass  # its end goes on
+        elif not same_boot:
+            failure = "exited while no agent was running: the node was restarted"
+        elif engine_lives(record):
+            pass
+        elif record.phase == "waiting" and not record.processes:
+            live = self._live_records()
+            try:
+                plan = await self._admission.plan(record, live, str(self._store.folder(record.spec.shard_id)))
+            except Refused as exc:
+                failure = str(exc)
+        elif not any(one.name == "engine" for one in record.processes):
+            failure = "the agent ended before it had started the engine"
+        else:
+            failure = "exited while no agent was running"
+        if failure is not None:
+            record = msgspec.structs.replace(
+                record, phase="stopping", reason=failure, failure=failure, version=record.version + 1
+            )
+        log.info("shard adopted", shard=record.spec.shard_id, phase=record.phase, reason=failure)
+        self._begin(record, plan)
+
+    def _live_records(self) -> list[ShardRecord]:
+        return [shard.record for shard in self._shards.values() if shard.record.live]
+
+    def _begin(self, record: ShardRecord, plan: LaunchPlan | None) -> None:
+        shard = Shard(record, self._host, plan)
+        self._shards[record.spec.shard_id] = shard
+        shard.begin()
+
+    async def _end_orphans(self) -> None:
+        """End what carries our marker and nothing describes; what resists is fought behind the scenes."""
+        described = set(self._shards)
+
+        def orphans() -> list[ProcessInfo]:
+            return uncovered(self.work_dir, described | set(self._shards))
+
+        found = await asyncio.to_thread(orphans)
+        if not found:
+            return
+        log.warning("ending processes that no description covers", pids=[info.pid for info in found])
+        ending = asyncio.ensure_future(end_processes(orphans, grace_s=ORPHANS_TERM_S))
+        self._behind.add(ending)
+        ending.add_done_callback(self._behind.discard)
+        await asyncio.wait({ending}, timeout=ORPHANS_WAIT_S)
+
+    def _changed(self, shard: Shard) -> None:
+        """A shard made a transition (called in the event loop)."""
+        record = shard.record
+        if not record.live:
+            self._shards.pop(record.spec.shard_id, None)
+            self._ended[record.spec.shard_id] = record
+            self._prune()
+        self._tell(record.spec.shard_id)
+
+    def _tell(self, shard_id: str) -> None:
+        if self._listener is not None:
+            self._listener(shard_id)
+
+    async def _say_again(self, shard_id: str) -> None:
+        """An ended shard is named again by the server: report how it ended, and do nothing else."""
+        record = self._ended[shard_id]
+        if record.forgotten:
+            await self._remember(msgspec.structs.replace(record, forgotten=False, serial=record.serial + 1))
+        self._tell(shard_id)
+
+    async def _remember(self, record: ShardRecord) -> None:
+        """Keep an ended shard in memory, and on disk as far as the disk allows."""
+        shard_id = record.spec.shard_id
+        self._ended[shard_id] = record
+        if is_shard_id(shard_id) and record.version != NOT_HELD_VERSION:
+            try:
+                await asyncio.to_thread(self._store.save, record)
+            except OSError as exc:
+                log.error("a shard's description cannot be written", shard=shard_id, error=exc.strerror)
+
+    def _prune(self) -> None:
+        """Keep the last ended shards; forgotten ones go first."""
+        surplus = len(self._ended) - ENDED_KEPT_MAX
+        if surplus <= 0:
+            return
+        oldest = sorted(self._ended.values(), key=lambda one: (not one.forgotten, one.ended_at_s or 0.0))
+        for record in oldest[:surplus]:
+            shard_id = record.spec.shard_id
+            del self._ended[shard_id]
+            if is_shard_id(shard_id):
+                removal = asyncio.ensure_future(asyncio.to_thread(self._store.remove, shard_id))
+                self._behind.add(removal)
+                removal.add_done_callback(self._behind.discard)

@@ -1,0 +1,70 @@
+"""A small engine for the tests: serves the checks over HTTP, and misbehaves as its arguments say.
+
+Started as `python engine_program.py [--port N] [words…]`; each word is one behaviour.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    broken_until = 0.0
+    seen: Path
+
+    def do_GET(self) -> None:
+        self.answer(200, b"")
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        if "never-answers" in sys.argv:
+            self.answer(200, b'{"error": {"message": "core dead"}}')
+        else:
+            self.answer(200, b'{"choices": []}')
+
+    def answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+def main() -> None:
+    words = sys.argv[1:]
+    print("engine begins", flush=True)
+    Path("environment.json").write_text(json.dumps(dict(os.environ)))
+    if "ignores-sigterm" in words:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "leaves-orphan" in words:
+        # A grandchild in a session of its own that ignores SIGTERM; only the marker leads to it.
+        script = (
+            "import os,signal,time; os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+            "open('orphan.pid','w').write(str(os.getpid())); time.sleep(600)"
+        )
+        subprocess.Popen(["/bin/sh", "-c", f'"$0" -c "{script}" & exit 0', sys.executable]).wait()
+        while not Path("orphan.pid").exists() or not Path("orphan.pid").read_text():
+            time.sleep(0.01)
+    if "dies" in words:
+        print("CUDA error: out of memory", flush=True)
+        sys.exit(3)
+    if "--port" not in words:
+        time.sleep(600)
+    port = int(words[words.index("--port") + 1])
+    if "loads-for-ever" in words:
+        time.sleep(600)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    print("engine serves", flush=True)
+    server.serve_forever()
+
+
+main()

@@ -1,0 +1,65 @@
+"""Output on disk: pieces, tails and rotation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmgw.agent.logs import LogError, read_piece, read_tail, rotate
+from llmgw.messages.agent import LOG_CHUNK_BYTES_MAX
+
+
+def test_the_last_lines_are_given_with_their_offsets(tmp_path: Path) -> None:
+    (tmp_path / "engine.log").write_text("one\ntwo\nthree\n")
+    piece = read_piece(tmp_path, "engine", offset=None, lines=2)
+    assert (piece.text, piece.offset, piece.next_offset) == ("two\nthree\n", 4, 14)
+    assert read_piece(tmp_path, "engine", offset=14, lines=0).text == ""
+    assert read_piece(tmp_path, "engine", offset=999, lines=0).offset == 14
+
+
+def test_an_unfinished_last_line_is_given_too(tmp_path: Path) -> None:
+    (tmp_path / "engine.log").write_text("one\ntwo\nthr")
+    assert read_piece(tmp_path, "engine", offset=None, lines=2).text == "two\nthr"
+
+
+def test_a_piece_is_bounded_and_ends_between_characters(tmp_path: Path) -> None:
+    text = "ä" * LOG_CHUNK_BYTES_MAX
+    (tmp_path / "engine.log").write_text("x" + text)
+    first = read_piece(tmp_path, "engine", offset=0, lines=0)
+    assert first.next_offset == LOG_CHUNK_BYTES_MAX - 1
+    second = read_piece(tmp_path, "engine", offset=first.next_offset, lines=0)
+    assert "\ufffd" not in first.text + second.text
+
+
+def test_rotation_keeps_offsets_and_the_piece_before_and_says_what_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "engine.log"
+    with path.open("ab", buffering=0) as engine:
+        engine.write(b"first\n")
+        assert not rotate(path, at_bytes=100)
+        assert rotate(path, at_bytes=6)
+        engine.write(b"second\n")
+        whole = read_piece(tmp_path, "engine", offset=0, lines=0)
+        assert (whole.text, whole.offset, whole.next_offset) == ("first\nsecond\n", 0, 13)
+        assert read_piece(tmp_path, "engine", offset=8, lines=0).text == "cond\n"
+        assert rotate(path, at_bytes=6)
+        engine.write(b"third\n")
+        left = read_piece(tmp_path, "engine", offset=0, lines=0)
+        assert (left.offset, left.text) == (6, "second\nthird\n")
+        assert read_piece(tmp_path, "engine", offset=None, lines=1).text == "third\n"
+    assert path.with_name("engine.log.1").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_tail_is_free_of_colours_bars_and_control_characters(tmp_path: Path) -> None:
+    (tmp_path / "engine.log").write_bytes(
+        b"\x1b[31mERROR\x1b[0m no memory\r\n  1%\r 50%\rloaded\n\n\x1b]0;title\x07bell\x07\n\xff\n"
+    )
+    assert read_tail(tmp_path, "engine", 10) == ["ERROR no memory", "loaded", "bell", "\ufffd"]
+    assert read_tail(tmp_path, "engine", 1) == ["\ufffd"]
+    assert read_tail(tmp_path, "nothing", 10) == []
+
+
+@pytest.mark.parametrize("stream", ["../shard", "", "a/b", "engine.log", "Engine\n", "x" * 100])
+def test_a_stream_is_a_name_and_never_a_path(tmp_path: Path, stream: str) -> None:
+    with pytest.raises(LogError, match="is not the name of an output stream"):
+        read_piece(tmp_path, stream, offset=0, lines=0)

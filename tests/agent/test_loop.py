@@ -1,0 +1,384 @@
+"""The conversation against a scripted server in memory, on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import looptime
+import msgspec
+
+from llmgw.agent.conversation import Backoff, Life, TransportError
+from llmgw.agent.loop import AgentLoop
+from llmgw.messages.agent import (
+    Command,
+    Commands,
+    HeldShard,
+    Inventory,
+    LogChunk,
+    Poll,
+    ReadLog,
+    Refusal,
+    Register,
+    Registered,
+    Report,
+    Reported,
+    ShardSpec,
+    StartShard,
+    StopShard,
+)
+from tests.agent.fakes import make_spec
+from tests.agent.waiting import until as eventually
+
+Answer = tuple[int, msgspec.Struct | bytes]
+HEARTBEAT_S = 5.0
+
+
+class ScriptedServer:
+    """Answers like a server; a test overrides a call by putting answers or exceptions in front."""
+
+    def __init__(self) -> None:
+        self.first: dict[str, list[Answer | Exception | str]] = {"register": [], "poll": [], "report": []}
+        self.always: dict[str, Answer | Exception] = {}
+        self.registers: list[Register] = []
+        self.polls: list[Poll] = []
+        self.reports: list[Report] = []
+        self.calls: list[tuple[float, str]] = []
+        self.commands: list[Command] = []
+        self.session = 0
+        self.forget: list[str] = []
+
+    async def call(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+        name = path.removeprefix("/agent/v1/")
+        self.calls.append((asyncio.get_running_loop().time(), name))
+        await asyncio.sleep(0.01)
+        scripted: Any = self.first[name].pop(0) if self.first[name] else self.always.get(name)
+        if scripted == "hang":
+            await asyncio.sleep(timeout_s)
+            raise TransportError("no answer in time")
+        if isinstance(scripted, Exception):
+            raise scripted
+        if scripted == "lost":  # carried out, and the answer does not arrive
+            await self.answer(name, body)
+            raise TransportError("the connection broke")
+        status, message = scripted if scripted is not None else await self.answer(name, body)
+        return status, message if isinstance(message, bytes) else msgspec.json.encode(message)
+
+    async def answer(self, name: str, body: bytes) -> Answer:
+        if name == "register":
+            self.registers.append(msgspec.json.decode(body, type=Register))
+            self.session += 1
+            self.commands.clear()  # they die with the session they were made for
+            return 200, Registered(session=f"s{self.session}", server_version="1", poll_wait_s=25)
+        message = msgspec.json.decode(body, type=Poll if name == "poll" else Report)
+        if message.session != f"s{self.session}":
+            return 410, Refusal(code="session-unknown", message="register again")
+        if isinstance(message, Report):
+            self.reports.append(message)
+            return 200, Reported(forget=self.forget)
+        self.polls.append(message)
+        for _ in range(250):
+            waiting = [command for command in self.commands if command.seq > message.acked]
+            if waiting:
+                return 200, Commands(commands=waiting)
+            await asyncio.sleep(0.1)
+        return 200, Commands()
+
+
+class ListKeeper:
+    """Keeps shards in a list and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.shards: dict[str, HeldShard] = {}
+        self.started: list[str] = []
+        self.stopped: list[str] = []
+        self.forgotten: list[str] = []
+        self.listener: Callable[[str], None] = lambda shard_id: None
+
+    def listen(self, listener: Callable[[str], None]) -> None:
+        self.listener = listener
+
+    async def held(self) -> list[HeldShard]:
+        return list(self.shards.values())
+
+    async def start(self, spec: ShardSpec) -> None:
+        self.started.append(spec.shard_id)
+        self.shards.setdefault(spec.shard_id, HeldShard(spec=spec, phase="starting"))
+
+    async def stop(self, shard_id: str, reason: str) -> None:
+        self.stopped.append(shard_id)
+
+    async def forget(self, shard_ids: list[str]) -> None:
+        self.forgotten += shard_ids
+
+    async def read_log(self, **asked: Any) -> LogChunk:
+        return LogChunk(request_id=asked["request_id"], shard_id=asked["shard_id"], text="out")
+
+    def move(self, shard_id: str, phase: Any) -> None:
+        shard = self.shards[shard_id]
+        self.shards[shard_id] = msgspec.structs.replace(shard, phase=phase, version=shard.version + 1)
+        self.listener(shard_id)
+
+
+class LoopClock:
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Conversation:
+    def __init__(self) -> None:
+        self.server = ScriptedServer()
+        self.keeper = ListKeeper()
+        self.inventories = 0
+        self.loop = AgentLoop(
+            node_id="node01",
+            life=Life(boot_id="boot", instance="one", instance_started_at=12.5),
+            transport=self.server,
+            keeper=self.keeper,
+            inventory=self.read_inventory,
+            clock=LoopClock(),
+            randomness=random.Random(7),
+            heartbeat_interval_s=HEARTBEAT_S,
+            reconnect_base_s=1.0,
+            reconnect_max_s=30.0,
+        )
+
+    async def read_inventory(self) -> Inventory:
+        self.inventories += 1
+        return Inventory()
+
+    def times(self, name: str) -> list[float]:
+        return [at for at, called in self.server.calls if called == name]
+
+
+def converse(test: Callable[[Conversation], Awaitable[None]], *held: HeldShard) -> None:
+    """Run the loop beside the test, in virtual time, with these shards held from the start."""
+
+    async def both() -> None:
+        conversation = Conversation()
+        conversation.keeper.shards = {shard.spec.shard_id: shard for shard in held}
+        running = asyncio.create_task(conversation.loop.run())
+        try:
+            await asyncio.wait_for(test(conversation), 7200)
+            assert not running.done(), "the loop never ends by itself"
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    new_loop = looptime.make_event_loop_class(asyncio.SelectorEventLoop)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(both())
+
+
+async def until(condition: Callable[[], object], deadline_s: float = 600) -> None:
+    await eventually(condition, "the conversation got there", deadline_s)
+
+
+def test_a_registration_says_who_what_and_everything_held() -> None:
+    async def test(it: Conversation) -> None:
+        await until(lambda: it.server.polls)
+        [register] = it.server.registers
+        assert (register.node_id, register.boot_id, register.instance) == ("node01", "boot", "one")
+        assert (register.instance_started_at, register.counter) == (12.5, 1)
+        assert [shard.spec.shard_id for shard in register.held] == ["a"]
+        assert {"start", "stop", "logs", "renew"} <= set(register.features)
+        assert it.loop.session == "s1"
+
+    converse(test, HeldShard(spec=make_spec("a"), phase="ready"))
+
+
+def test_an_unknown_session_is_answered_by_registering_again_at_once() -> None:
+    async def test(it: Conversation) -> None:
+        await until(lambda: it.server.polls)
+        it.server.session = 50  # the server was started anew
+        began = asyncio.get_running_loop().time()
+        await until(lambda: len(it.server.registers) == 2)
+        assert asyncio.get_running_loop().time() - began < HEARTBEAT_S + 2
+        assert it.server.registers[1].counter == 2
+        await until(lambda: it.server.polls[-1].session == "s51")
+
+    converse(test)
+
+
+def test_sessions_that_keep_ending_do_not_make_a_busy_loop() -> None:
+    async def test(it: Conversation) -> None:
+        it.server.always["poll"] = (410, Refusal(code="session-unknown", message="register again"))
+        await asyncio.sleep(600)
+        assert 15 < len(it.server.registers) < 60
+
+    converse(test)
+
+
+def test_while_the_server_is_away_the_agent_tries_for_ever_and_ever_slower() -> None:
+    async def test(it: Conversation) -> None:
+        it.server.always["register"] = TransportError("nothing listens")
+        await asyncio.sleep(3600)
+        times = it.times("register")
+        gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+        assert gaps[0] < 1.5
+        assert all(14 < gap < 31 for gap in gaps[6:])
+        assert len(set(gaps[6:])) > 10  # jittered
+        del it.server.always["register"]
+        await until(lambda: it.server.polls, deadline_s=31)
+
+    converse(test)
+
+
+def test_a_refused_identity_is_tried_again_and_never_ends_the_agent() -> None:
+    async def test(it: Conversation) -> None:
+        refusal = Refusal(code="identity", message="the certificate is for node02, and node01 is claimed")
+        it.server.always["register"] = (403, refusal)
+        await asyncio.sleep(1000)
+        assert len(it.times("register")) > 30
+        del it.server.always["register"]
+        await until(lambda: it.server.polls, deadline_s=31)
+        # Revoked in the middle of a session: the same.
+        it.server.first["report"] = [(403, refusal)]
+        await until(lambda: len(it.server.registers) == 2, deadline_s=60)
+
+    converse(test)
+
+
+def test_answers_that_no_llmgw_server_gives_count_as_no_answer() -> None:
+    async def test(it: Conversation) -> None:
+        it.server.first["register"] = [(200, b"<html>Welcome</html>"), (502, b"Bad Gateway"), (429, b"")]
+        await until(lambda: it.server.polls)
+        assert len(it.times("register")) == 4
+
+    converse(test)
+
+
+def test_commands_are_carried_out_once_reported_and_then_acknowledged() -> None:
+    async def test(it: Conversation) -> None:
+        await until(lambda: it.server.polls)
+        it.server.commands += [
+            StartShard(seq=1, spec=make_spec("a")),
+            StopShard(seq=2, shard_id="b", reason="surplus"),
+        ]
+        await until(lambda: it.server.polls[-1].acked == 2)
+        assert (it.keeper.started, it.keeper.stopped) == (["a"], ["b"])
+        calls = [name for _, name in it.server.calls]
+        # The start is reported before the poll that acknowledges it.
+        assert any(shard.spec.shard_id == "a" for report in it.server.reports for shard in report.shards)
+        assert "report" in calls[calls.index("poll") + 1 :]
+        last_poll = len(calls) - 1 - calls[::-1].index("poll")
+        assert "report" in calls[:last_poll]
+
+    converse(test)
+
+
+def test_a_lost_answer_is_asked_for_again_and_duplicates_are_harmless() -> None:
+    async def test(it: Conversation) -> None:
+        it.server.first["register"] = ["lost"]
+        await until(lambda: it.server.polls)
+        assert [register.counter for register in it.server.registers] == [1, 2]
+        it.server.commands.append(StartShard(seq=1, spec=make_spec("a")))
+        it.server.first["poll"] = ["lost"]
+        await until(lambda: it.keeper.started)
+        it.server.commands.append(StartShard(seq=1, spec=make_spec("a")))
+        it.server.first["poll"] = [(200, Commands(commands=[StartShard(seq=1, spec=make_spec("a"))]))] * 3
+        await asyncio.sleep(120)
+        assert it.keeper.started == ["a"]
+        assert it.server.polls[-1].acked == 1
+
+    converse(test)
+
+
+def test_a_poll_that_hangs_ends_by_its_own_deadline_and_heartbeats_go_on() -> None:
+    async def test(it: Conversation) -> None:
+        it.server.first["poll"] = ["hang"]
+        await until(lambda: it.server.polls)
+        first, second = it.times("poll")[:2]
+        assert 25 < second - first < 45
+        assert len(it.server.reports) >= 6
+
+    converse(test)
+
+
+def test_every_heartbeat_carries_a_fresh_inventory_and_everything_held() -> None:
+    async def test(it: Conversation) -> None:
+        it.keeper.shards["a"] = HeldShard(spec=make_spec("a"), phase="ready")
+        await until(lambda: len(it.server.reports) >= 3)
+        assert all(report.inventory is not None and len(report.shards) == 1 for report in it.server.reports)
+        assert it.inventories >= 4
+        gaps = [b - a for a, b in itertools.pairwise(it.times("report"))]
+        assert all(abs(gap - HEARTBEAT_S) < 0.5 for gap in gaps)
+
+    converse(test)
+
+
+def test_a_transition_is_reported_at_once() -> None:
+    async def test(it: Conversation) -> None:
+        it.keeper.shards["a"] = HeldShard(spec=make_spec("a"), phase="starting")
+        await until(lambda: it.server.polls)
+        began = asyncio.get_running_loop().time()
+        it.keeper.move("a", "ready")
+        await until(lambda: it.server.reports)
+        assert asyncio.get_running_loop().time() - began < 0.2
+        assert [shard.phase for shard in it.server.reports[0].shards] == ["ready"]
+        assert it.server.reports[0].inventory is None
+
+    converse(test)
+
+
+def test_transitions_of_an_outage_arrive_together_in_their_latest_version() -> None:
+    async def test(it: Conversation) -> None:
+        for shard_id in ("a", "b"):
+            it.keeper.shards[shard_id] = HeldShard(spec=make_spec(shard_id), phase="starting")
+        await until(lambda: it.server.polls)
+        it.server.always["report"] = TransportError("the network is gone")
+        it.keeper.move("a", "ready")
+        await asyncio.sleep(2)
+        it.keeper.move("a", "failed")
+        it.keeper.move("b", "ready")
+        await asyncio.sleep(20)
+        assert it.server.reports == []
+        del it.server.always["report"]
+        await until(lambda: it.server.reports, deadline_s=31)
+        phases = {shard.spec.shard_id: (shard.phase, shard.version) for shard in it.server.reports[0].shards}
+        assert phases == {"a": ("failed", 3), "b": ("ready", 2)}
+
+    converse(test)
+
+
+def test_output_that_was_asked_for_is_sent_and_forgotten_shards_are_dropped() -> None:
+    async def test(it: Conversation) -> None:
+        await until(lambda: it.server.polls)
+        it.server.forget = ["old"]
+        it.server.commands.append(ReadLog(seq=1, request_id="q", shard_id="a"))
+        await until(lambda: it.server.reports)
+        [chunk] = it.server.reports[0].logs
+        assert (chunk.request_id, chunk.text) == ("q", "out")
+        await until(lambda: it.keeper.forgotten)
+        assert it.keeper.forgotten[0] == "old"
+
+    converse(test)
+
+
+def test_a_command_of_a_newer_server_does_not_hide_the_others() -> None:
+    async def test(it: Conversation) -> None:
+        await until(lambda: it.server.polls)
+        start = msgspec.json.encode(StartShard(seq=2, spec=make_spec("a")))
+        body = b'{"commands": [{"type": "dance", "seq": 1}, ' + start + b"]}"
+        it.server.session = 50
+        it.server.first["poll"] = [(200, body)]
+        await until(lambda: it.keeper.started == ["a"])
+        await until(lambda: it.server.polls[-1].acked == 2)
+
+    converse(test)
+
+
+def test_waits_double_up_to_the_longest_and_are_jittered() -> None:
+    backoff = Backoff(1.0, 30.0, random.Random(1))
+    waits = [backoff.next_s() for _ in range(100)]
+    assert 0.5 <= waits[0] <= 1
+    assert 2 <= waits[2] <= 4
+    assert all(15 <= wait <= 30 for wait in waits[5:])
+    backoff.reset()
+    assert backoff.next_s() <= 1
