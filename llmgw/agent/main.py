@@ -26,25 +26,23 @@ from llmgw.agent.offers import engine_offers
 from llmgw.agent.processes import boot_id
 from llmgw.agent.supervisor import Supervisor, now_boot_s
 from llmgw.config.agent import AgentConfig
+from llmgw.config.errors import SentenceError
 from llmgw.messages.agent import Inventory
 
 log = structlog.get_logger("agent")
 
 
-class AgentError(Exception):
+class AgentError(SentenceError):
     """The agent cannot start; the message is a sentence."""
 
 
 def run_agent(config: AgentConfig) -> None:
-    """Run this node's agent until SIGTERM or SIGINT. Exits with one sentence when it cannot start."""
+    """Run this node's agent until SIGTERM or SIGINT. Raises SentenceError when it cannot start."""
+    lock = lock_work_dir(config.supervisor.work_dir)
     try:
-        lock = lock_work_dir(config.supervisor.work_dir)
-        try:
-            asyncio.run(_run(config))
-        finally:
-            os.close(lock)
-    except AgentError as exc:
-        raise SystemExit(f"llmgw agent: {exc}") from None
+        asyncio.run(_run(config))
+    finally:
+        os.close(lock)
 
 
 def lock_work_dir(work_dir: str) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from llmgw.cli.sim_engine import engine
 
 app = typer.Typer(no_args_is_help=True, help="Simulated hardware and a simulated engine: a fleet without GPUs.")
 
@@ -60,18 +59,17 @@ def hardware(
     """Write an nvidia-smi program and a sysfs-shaped tree that an agent cannot tell from a node."""
     from llmgw.sim.hardware import write_hardware
 
-    with _sentences():
-        made = write_hardware(
-            directory,
-            gpus=gpus,
-            adapters=adapters,
-            rate_gbps=rate,
-            gpu_name=gpu_name,
-            memory_mib=memory_mib,
-            link_layer=link_layer.value,
-            node=node,
-            sm_lid=sm_lid,
-        )
+    made = write_hardware(
+        directory,
+        gpus=gpus,
+        adapters=adapters,
+        rate_gbps=rate,
+        gpu_name=gpu_name,
+        memory_mib=memory_mib,
+        link_layer=link_layer.value,
+        node=node,
+        sm_lid=sm_lid,
+    )
     typer.echo(f"# {gpus} GPUs and {adapters} adapters. In agent.yaml:")
     typer.echo(f"discovery:\n  nvidia_smi: {made.nvidia_smi}\n  ib_root: {made.ib_root}")
 
@@ -88,8 +86,7 @@ def port(
     """Take a port down, leave it without a subnet manager, or bring it back, while agents look."""
     from llmgw.sim.hardware import set_port
 
-    with _sentences():
-        set_port(directory, adapter, state.value, port=number)
+    set_port(directory, adapter, state.value, port=number)
     typer.echo(f"{adapter} port {number} is {state.value}")
 
 
@@ -105,24 +102,8 @@ def gpu(
     """Break a GPU as real ones break, or mend it, while agents look."""
     from llmgw.sim.hardware import set_gpu
 
-    with _sentences():
-        set_gpu(directory, index, state.value)
+    set_gpu(directory, index, state.value)
     typer.echo(f"GPU {index} is {state.value}")
 
 
-@contextmanager
-def _sentences() -> Iterator[None]:
-    """A refusal is one sentence on stderr and exit code 1."""
-    from llmgw.sim.hardware import HardwareError
-
-    try:
-        yield
-    except HardwareError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
-
-
-if importlib.util.find_spec("llmgw.cli.sim_engine") is not None:
-    from llmgw.cli.sim_engine import engine
-
-    app.command()(engine)
+app.command()(engine)

@@ -11,12 +11,13 @@ from urllib.parse import urlsplit
 import psutil
 
 from llmgw.config.agent import AgentConfig
+from llmgw.config.errors import SentenceError
 
 _ROUTE_PORT = 443
 _NAMES_SHOWN_MAX = 16
 
 
-class AddressError(Exception):
+class AddressError(SentenceError):
     """No address that other nodes could reach; the message is a sentence with the remedy."""
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import msgspec
 
+from llmgw.config.errors import SentenceError
+
 MARKER = "llmgw-sim-hardware.json"
 _STAGING = ".staging"
 
 
-class HardwareError(Exception):
+class HardwareError(SentenceError):
     """Simulated hardware cannot be written or changed; the message is a sentence with the remedy."""
 
 

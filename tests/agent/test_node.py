@@ -24,7 +24,7 @@ from tests.agent.fakes import ProgramAdapter, make_config
 
 def test_a_second_agent_on_the_same_work_dir_refuses_with_a_sentence(tmp_path: Path) -> None:
     lock = lock_work_dir(str(tmp_path))
-    with pytest.raises(SystemExit) as refused:
+    with pytest.raises(AgentError) as refused:
         run_agent(make_config(tmp_path))
     assert f"another agent (pid {os.getpid()}) works in {tmp_path}" in str(refused.value)
     os.close(lock)

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
@@ -23,11 +22,7 @@ DEADLINE_S = 15.0
 http = httpx.Client(verify=False, trust_env=False, timeout=5)
 """One client for all requests: making one reads certificates each time, which costs more than a request."""
 
-if find_spec("llmgw.cli.app") is not None:
-    ENGINE = [sys.executable, "-m", "llmgw", "sim", "engine"]
-else:
-    _COMMAND = "import typer; from llmgw.cli.sim_engine import engine; typer.run(engine)"
-    ENGINE = [sys.executable, "-c", _COMMAND]
+ENGINE = [sys.executable, "-m", "llmgw", "sim", "engine"]
 
 
 def until(condition: Callable[[], bool], what: str, timeout_s: float = DEADLINE_S) -> None:

@@ -7,8 +7,10 @@ import os
 import sqlite3
 from pathlib import Path
 
+from llmgw.config.errors import SentenceError
 
-class StoreError(Exception):
+
+class StoreError(SentenceError):
     """Something about the store that a person must know. `what` is a sentence, `remedy` what to do."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
