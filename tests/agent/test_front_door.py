@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import signal
 import ssl
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 import yaml
 
 from llmgw.agent.processes import uncovered
@@ -39,21 +37,6 @@ from tests.agent.test_supervisor import PORTS, alive
 from tests.agent.waiting import until
 
 REPOSITORY = Path(__file__).parent.parent.parent
-ROOMS = ["llmgw.pki.tls", "llmgw.hardware.inventory", "llmgw.engines.registry"]
-
-
-def _missing() -> list[str]:
-    return [name for name in ROOMS if importlib.util.find_spec(name) is None]
-
-
-pytestmark = pytest.mark.skipif(bool(_missing()), reason=f"needs {', '.join(_missing())}")
-
-RUN = """
-import sys, yaml
-from llmgw.agent.main import run_agent
-from llmgw.config.agent import AgentConfig
-run_agent(AgentConfig.model_validate(yaml.safe_load(open(sys.argv[1]))))
-"""
 
 
 class Site:
@@ -160,7 +143,7 @@ class Site:
 
     def start_agent(self, config: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-c", RUN, str(config)],
+            [sys.executable, "-m", "llmgw", "agent", "--config", str(config)],
             cwd=REPOSITORY,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY), "HTTPS_PROXY": "http://127.0.0.1:1"},
             stderr=subprocess.PIPE,
