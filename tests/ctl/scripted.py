@@ -324,8 +324,11 @@ class ServedAdmin:
         await server.stop(0)
         await serving
 
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         """End it as a killed process would: every connection is cut."""
-        if self._thread.is_alive():
+        if self.is_running():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(10)

@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "api.md"
 @pytest.fixture
 def client(served: ServedAdmin) -> Iterator[httpx.Client]:
     headers = {"authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=served.url, headers=headers, trust_env=False) as client:
+    with httpx.Client(base_url=served.url, headers=headers, trust_env=False, verify=False) as client:
         yield client
 
 

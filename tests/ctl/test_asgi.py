@@ -50,7 +50,7 @@ def test_it_serves_on_every_kind_of_address_and_leaves_signals_alone(host: str) 
         server.start(sockets)
         await server.wait_started()
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, verify=False) as client:
             for sock in sockets:
                 address, port = sock.getsockname()[:2]
                 url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
@@ -86,7 +86,7 @@ def test_a_graceful_stop_lets_a_running_request_finish() -> None:
         server, sockets = serve_asgi(app, "127.0.0.1:0")
         port = sockets[0].getsockname()[1]
         server.start(sockets)
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, verify=False) as client:
             asking = asyncio.create_task(client.get(f"http://127.0.0.1:{port}"))
             await app.entered.wait()
             stopping = asyncio.create_task(server.stop(10))
@@ -114,7 +114,7 @@ def test_a_forced_stop_cuts_what_runs_and_logs_no_traceback(caplog: pytest.LogCa
         server, sockets = serve_asgi(app, "127.0.0.1:0")
         port = sockets[0].getsockname()[1]
         server.start(sockets)
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, verify=False) as client:
             asking = asyncio.create_task(client.get(f"http://127.0.0.1:{port}"))
             await app.entered.wait()
             await asyncio.wait_for(server.stop(0), 5)
@@ -150,7 +150,7 @@ def test_connections_beyond_the_limit_are_answered_503() -> None:
         port = sockets[0].getsockname()[1]
         server.start(sockets)
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, verify=False) as client:
             assert (await client.get(f"http://127.0.0.1:{port}")).status_code == 503
         for _, writer in idle:
             writer.close()

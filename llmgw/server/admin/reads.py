@@ -9,6 +9,7 @@ from llmgw.messages.admin import HISTORY_KINDS, Health
 from llmgw.server.admin import border
 from llmgw.server.admin.answers import answer, not_found
 from llmgw.server.admin.backend import AdminBackend
+from llmgw.server.admin.names import model_name
 
 HISTORY_LIMIT_MAX = 1000
 LOG_LINES_MAX = 10_000
@@ -45,14 +46,12 @@ class Reads:
         border.only_parameters(request, "model")
         replicas = self._backend.replicas()
         if (model := request.query_params.get("model")) is not None:
-            border.plain_name(model, "model")
-            known = self._backend.models()
-            names = {name: entry.name for entry in known for name in (entry.name, *entry.aliases)}
-            # A model that left the catalog may still have replicas that are stopping.
-            name = names.get(model, model)
+            name = model_name(self._backend, model)
             replicas = [replica for replica in replicas if replica.model == name]
-            if not replicas and name not in names:
-                raise not_found("model", model, [entry.name for entry in known])
+            known = [entry.name for entry in self._backend.models()]
+            # A model that left the catalog may still have replicas that are stopping.
+            if not replicas and name not in known:
+                raise not_found("model", model, known)
         return answer(replicas)
 
     async def replica(self, request: Request) -> Response:
@@ -76,7 +75,7 @@ class Reads:
         model = request.query_params.get("model")
         if model is None:
             raise border.bad_request("explain needs a model: /api/v1/explain?model=NAME")
-        return answer(self._backend.explain(border.plain_name(model, "model")))
+        return answer(self._backend.explain(model_name(self._backend, model)))
 
     async def history(self, request: Request) -> Response:
         border.only_parameters(request, "subject", "kind", "model", "before", "limit")
@@ -90,7 +89,7 @@ class Reads:
         entries = await self._backend.history(
             subject=None if subject is None else border.plain_name(subject, "subject"),
             kind=kind,
-            model=None if model is None else border.plain_name(model, "model"),
+            model=None if model is None else model_name(self._backend, model),
             before=border.whole_number(request, "before", None, 1, _INT_MAX),
             limit=limit,
         )

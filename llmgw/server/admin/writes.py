@@ -9,6 +9,7 @@ from llmgw.messages.admin import CreateToken, Drain, Scale
 from llmgw.server.admin import border
 from llmgw.server.admin.answers import answer
 from llmgw.server.admin.backend import AdminBackend
+from llmgw.server.admin.names import model_name
 
 REPLICAS_MAX = 1000
 
@@ -24,7 +25,7 @@ class Writes:
         wish = await border.body_as(request, Scale)
         if not 0 <= wish.replicas <= REPLICAS_MAX:
             raise border.bad_request(f"replicas must be 0 to {REPLICAS_MAX}, not {wish.replicas}")
-        model = border.plain_name(wish.model, "model")
+        model = model_name(self._backend, wish.model)
         profile = None if wish.profile is None else border.plain_name(wish.profile, "profile")
         return answer(await self._backend.scale(model, profile, wish.replicas, by=_by(request)))
 
