@@ -127,6 +127,11 @@ def test_what_could_not_be_done_is_said_beside_the_answer(served: ServedAdmin, t
         (["explain", "nothing"], "there is no model 'nothing'"),
         (["history", "--kind", "nothing"], "known: replica, node"),
         (["token", "create", "a b"], "token name"),
+        (["token", "create", "\udcff"], "not text"),
+        (["history", "--subject", "\udcff"], "not text"),
+        (["nodes", "\udcff"], "is not a name"),
+        (["node", "remove", "..", "--yes"], "'..' is not a name"),
+        (["scale", "\udcff", "1"], "there is no model"),
     ],
 )
 def test_a_name_that_means_nothing_gets_a_sentence(

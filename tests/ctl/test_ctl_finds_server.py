@@ -98,7 +98,17 @@ def test_a_token_never_goes_over_plain_http_beyond_loopback(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "url", ["gateway:8081", "ftp://x", "http://", "http://127.0.0.1:99999", "http://u:p@127.0.0.1"]
+    "url",
+    [
+        "gateway:8081",
+        "ftp://x",
+        "http://",
+        "http://127.0.0.1:99999",
+        "https://[::1",
+        "https://a b",
+        "https://\udcff",
+        "http://u:p@127.0.0.1",
+    ],
 )
 def test_what_is_no_address_gets_a_sentence(tmp_path: Path, url: str) -> None:
     sentence = sentence_of(ctl("fabrics", "--server", url, "--token", "x", home=tmp_path))

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from llmgw.cli.ctl.failures import StrangeError, answer_failure, not_ours, transport_failure
 from llmgw.cli.ctl.find import FindError, Target
+from llmgw.config.errors import SentenceError
 
 if TYPE_CHECKING:
     import httpx
@@ -25,6 +26,10 @@ ANSWER_BYTES_MAX = 256 * 1024 * 1024
 Shape = TypeVar("Shape")
 
 
+class NoNameError(SentenceError):
+    """A name that cannot be sent."""
+
+
 class AdminClient:
     """The admin API of one server. Use as a context manager."""
 
@@ -32,10 +37,20 @@ class AdminClient:
         import httpx
 
         self.target = target
-        self._http = httpx.Client(
+        verify = _tls_context(target) if target.url.startswith("https:") else False
+        try:
+            self._http = self._client(target, verify)
+        except httpx.InvalidURL:
+            raise FindError(f"{target.url} ({target.url_from}) is not an address") from None
+
+    @staticmethod
+    def _client(target: Target, verify: ssl.SSLContext | bool) -> httpx.Client:
+        import httpx
+
+        return httpx.Client(
             base_url=f"{target.url}/",
             headers={"authorization": f"Bearer {target.token}", "accept": "application/json"},
-            verify=_tls_context(target) if target.url.startswith("https:") else False,
+            verify=verify,
             timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             trust_env=False,
             follow_redirects=False,
@@ -66,9 +81,9 @@ class AdminClient:
         import msgspec
 
         asked = f"{method} /api/v1/{path}"
-        content = None if body is None else msgspec.json.encode(body)
         headers = {} if body is None else {"content-type": "application/json"}
         try:
+            content = None if body is None else msgspec.json.encode(body)
             request = self._http.build_request(
                 method, f"api/v1/{path}", params=parameters or None, content=content, headers=headers
             )
@@ -77,9 +92,9 @@ class AdminClient:
                 raw = self._read(response)
             finally:
                 response.close()
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            if isinstance(error, httpx.InvalidURL):
-                raise FindError(f"{self.target.url} ({self.target.url_from}) is not an address") from None
+        except (UnicodeEncodeError, httpx.InvalidURL):
+            raise NoNameError("a name on the command line holds bytes that are not text") from None
+        except httpx.HTTPError as error:
             raise transport_failure(error, self.target, asked) from error
         content_type = response.headers.get("content-type", "")
         if not response.is_success:
@@ -100,7 +115,9 @@ class AdminClient:
 
 
 def segment(name: str) -> str:
-    """A name as one part of a path: `a/b` does not become two."""
+    """A name as one part of a path: `a/b` does not become two. Raises NoNameError for what no path can hold."""
+    if name in ("", ".", "..") or not name.isprintable():
+        raise NoNameError(f"{name!r} is not a name")
     return quote(name, safe="")
 
 

@@ -79,12 +79,12 @@ def checked_url(text: str, origin: str) -> str:
     """`text` without a slash at its end, if a token may be sent there. Raises FindError."""
     from llmgw.config.addresses import is_loopback
 
-    parts = urlsplit(text)
     try:
+        parts = urlsplit(text)
         port = parts.port
-    except ValueError:
-        port = -1
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+    except ValueError:  # a bracket without its other half, or a port that is none
+        parts, port = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not parts.hostname or not text.isprintable() or " " in text:
         raise FindError(f"{text!r} ({origin}) is not an address; write for example https://gateway:8081")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise FindError(f"the address of {origin} carries a password, a query or a fragment; leave them out")
