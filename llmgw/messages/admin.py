@@ -140,10 +140,13 @@ class ExplainProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExplainView(msgspec.Struct, frozen=True, kw_only=True):
-    """`ctl explain MODEL`."""
+    """`GET /api/v1/explain?model=…`."""
 
     model: str
     profiles: list[ExplainProfile]
+
+
+HISTORY_KINDS = ("replica", "node", "fabric", "catalog", "operator", "server")
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +155,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     at: float
     kind: str
-    """`replica`, `node`, `fabric`, `catalog`, `operator`, `server`."""
+    """One of `HISTORY_KINDS`."""
     subject: str
     event: str
     """The word for what happened: `starting`, `ready`, `failed`, `reaped`, `adopted`, `lost`, …"""
@@ -208,20 +211,29 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str] = []
 
 
-class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `POST /api/v1/models/{model}/scale`."""
+class Scale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of `POST /api/v1/scale`. Model names hold slashes, so the model is here and not in the path."""
 
+    model: str
     replicas: int
     profile: str | None = None
+    """May be left out for a model with one profile."""
 
 
-class Drain(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `POST /api/v1/nodes/{node}/drain`."""
+class Drain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of `POST /api/v1/nodes/{node}/drain`; an empty body is the default."""
 
     force: bool = False
+    """Stop what cannot be moved, and do not wait for replacements."""
 
 
-class CreateToken(msgspec.Struct, frozen=True, kw_only=True):
+class CreateToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of `POST /api/v1/tokens`."""
 
     name: str
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /health`, which needs no token: the process answers. It says nothing about the fleet."""
+
+    status: str = "ok"

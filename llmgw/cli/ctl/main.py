@@ -1,0 +1,29 @@
+"""`llmgw ctl`: the commands that ask and change a running server. Each group is a module of its own."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+
+import typer
+
+from llmgw.cli.ctl import fabrics, history, logs, models, nodes, replicas, status, tokens
+from llmgw.cli.ctl.options import group_options
+
+app = typer.Typer(
+    name="ctl",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Ask and steer a server: nodes, replicas, models, history, certificates, tokens.",
+)
+app.callback()(group_options)
+
+# In the order of a day's work.
+for group in (status, nodes, replicas, fabrics, models, history, logs):
+    app.add_typer(group.app)
+app.add_typer(nodes.node_app, name="node")
+app.add_typer(tokens.app, name="token")
+# An installation that only steers a server may do without the authority's part.
+if find_spec("llmgw.cli.ctl.cert"):
+    app.add_typer(import_module("llmgw.cli.ctl.cert").app, name="cert")

@@ -1,0 +1,94 @@
+"""`llmgw ctl models`, `explain` and `scale`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmgw.cli.ctl import cells
+from llmgw.cli.ctl.client import shaped
+from llmgw.cli.ctl.names import model_and_profile
+from llmgw.cli.ctl.options import Ctl, command
+from llmgw.cli.output import format_age, print_table
+
+if TYPE_CHECKING:
+    from llmgw.messages.admin import ExplainProfile, ExplainView, ModelView
+
+app = typer.Typer()
+
+
+@command(app, "models")
+def models(ctl: Ctl) -> None:
+    """Show the catalog's models: how many replicas are wanted, and how many are ready."""
+    from llmgw.messages.admin import ModelView
+
+    with ctl.connect() as api:
+        ctl.show(api.get("models"), lambda value: _print_models(shaped(value, list[ModelView])))
+
+
+@command(app, "explain")
+def explain(ctl: Ctl, model: Annotated[str, typer.Argument(metavar="MODEL", help="A name or an alias.")]) -> None:
+    """Say why a model runs where it does, or why it does not run."""
+    from llmgw.messages.admin import ExplainView
+
+    with ctl.connect() as api:
+        ctl.show(api.get("explain", model=model), lambda value: _print_explain(shaped(value, ExplainView)))
+
+
+# Without the setting, `scale MODEL -1` reads -1 as an option and talks about that.
+@command(app, "scale", context_settings={"ignore_unknown_options": True})
+def scale(
+    ctl: Ctl,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL[/PROFILE]", help="The profile may be left out when there is one.")
+    ],
+    replicas: Annotated[int, typer.Argument(metavar="N", min=0, max=1000, help="Replicas that are wanted.")],
+) -> None:
+    """Set how many replicas of a model are wanted."""
+    from llmgw.messages.admin import ModelView
+
+    with ctl.connect() as api:
+        name, profile = model_and_profile(model, shaped(api.get("models"), list[ModelView]))
+        ctl.show_done(api.post("scale", {"model": name, "profile": profile, "replicas": replicas}))
+
+
+def _print_models(views: list[ModelView]) -> None:
+    rows = []
+    for view in views:
+        names = cells.text(view.name) + (f" ({cells.listed(view.aliases)})" if view.aliases else "")
+        if view.static_endpoints:
+            rows.append(
+                [names, cells.NONE, cells.NONE, cells.NONE, cells.NONE, cells.listed(view.static_endpoints)]
+            )
+        for profile in view.profiles:
+            states = [f"{profile.ready} of {profile.wanted} ready"]
+            states += [f"{profile.starting} starting"] if profile.starting else []
+            states += [f"{profile.failed} failed"] if profile.failed else []
+            shape = f"{profile.nodes} × {profile.gpus_per_node}"
+            row = [names, profile.name, profile.engine, shape, ", ".join(states), cells.text(profile.reason)]
+            rows.append(row)
+    columns = ["model (aliases)", "profile", "engine", "nodes × gpus", "replicas", "notes"]
+    print_table(columns, rows, empty="the catalog is empty")
+
+
+def _print_explain(view: ExplainView) -> None:
+    print(cells.text(view.model))
+    for profile in view.profiles:
+        _print_profile(profile)
+
+
+def _print_profile(profile: ExplainProfile) -> None:
+    print(f"\nprofile {profile.name}: {profile.ready} of {profile.wanted} ready: {cells.text(profile.summary)}")
+    for replica, nodes in profile.placed.items():
+        print(f"  {replica} runs on {cells.listed(nodes)}")
+    if profile.feasible:
+        print(f"  could host a shard now: {cells.listed(profile.feasible)}")
+    if profile.retry_in_s is not None:
+        print(f"  tried again in {format_age(profile.retry_in_s)}")
+    if profile.last_failure:
+        print(f"  last failure: {cells.text(profile.last_failure)}")
+    if profile.refused:
+        print()
+        rows = [[str(len(t.nodes)), cells.text(t.reason), cells.listed(t.nodes)] for t in profile.refused]
+        print_table(["nodes", "refused because", "which"], rows)

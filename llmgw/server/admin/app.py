@@ -1,0 +1,60 @@
+"""The admin API as an ASGI application: routes over an `AdminBackend`, tokens, JSON errors.
+
+It knows the control plane only as that protocol. Its shapes are `llmgw/messages/admin.py`.
+"""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.routing import Route
+
+from llmgw.server.admin.answers import Answers, refuse_admin_error, refuse_http_error
+from llmgw.server.admin.auth import Attempts, Guard
+from llmgw.server.admin.backend import AdminBackend, AdminError
+from llmgw.server.admin.reads import Reads
+from llmgw.server.admin.writes import Writes
+
+
+def create_admin_app(backend: AdminBackend, *, secure: bool, attempts: Attempts | None = None) -> Starlette:
+    """The application.
+
+    `secure` says whether its listener speaks TLS; when it does not, only loopback peers are answered, so that
+    no token is accepted in the clear. `attempts` is the limit on wrong tokens, a default one if left out.
+    """
+    reads, writes = Reads(backend), Writes(backend)
+    api = "/api/v1"
+    app = Starlette(
+        routes=[
+            Route("/health", reads.health, methods=["GET"]),
+            Route(f"{api}/server", reads.server, methods=["GET"]),
+            Route(f"{api}/nodes", reads.nodes, methods=["GET"]),
+            Route(f"{api}/nodes/{{node}}", reads.node, methods=["GET"]),
+            Route(f"{api}/nodes/{{node}}", writes.remove_node, methods=["DELETE"]),
+            Route(f"{api}/nodes/{{node}}/cordon", writes.cordon, methods=["POST"]),
+            Route(f"{api}/nodes/{{node}}/uncordon", writes.uncordon, methods=["POST"]),
+            Route(f"{api}/nodes/{{node}}/drain", writes.drain, methods=["POST"]),
+            Route(f"{api}/nodes/{{node}}/undrain", writes.undrain, methods=["POST"]),
+            Route(f"{api}/replicas", reads.replicas, methods=["GET"]),
+            Route(f"{api}/replicas/{{replica}}", reads.replica, methods=["GET"]),
+            Route(f"{api}/replicas/{{replica}}/logs", reads.logs, methods=["GET"]),
+            Route(f"{api}/replicas/{{replica}}/restart", writes.restart, methods=["POST"]),
+            Route(f"{api}/fabrics", reads.fabrics, methods=["GET"]),
+            Route(f"{api}/models", reads.models, methods=["GET"]),
+            Route(f"{api}/explain", reads.explain, methods=["GET"]),
+            Route(f"{api}/scale", writes.scale, methods=["POST"]),
+            Route(f"{api}/history", reads.history, methods=["GET"]),
+            Route(f"{api}/tokens", reads.tokens, methods=["GET"]),
+            Route(f"{api}/tokens", writes.create_token, methods=["POST"]),
+            Route(f"{api}/tokens/{{name}}", writes.revoke_token, methods=["DELETE"]),
+        ],
+        middleware=[
+            Middleware(Answers),
+            Middleware(Guard, backend=backend, secure=secure, attempts=attempts),
+        ],
+        exception_handlers={AdminError: refuse_admin_error, HTTPException: refuse_http_error},
+    )
+    # A redirect to the path with (or without) a slash would name an address made from the Host header.
+    app.router.redirect_slashes = False
+    return app

@@ -1,0 +1,166 @@
+"""Who may use the admin API: bearer tokens, a limit on guesses, and nothing in the clear beyond loopback."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import logging
+import math
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from llmgw.config.addresses import is_loopback
+from llmgw.server.admin.answers import refusal
+from llmgw.server.admin.backend import AdminBackend
+
+_log = logging.getLogger(__name__)
+
+OPEN_PATHS = frozenset({"/health"})
+TOKEN_CHARS_MAX = 512
+FAILURES_BURST_MAX = 10
+FAILURE_REFILL_S = 6.0
+PEERS_MAX = 4096
+KNOWN_TOKENS_MAX = 1024
+
+
+class Attempts:
+    """Failed attempts per peer address: `FAILURES_BURST_MAX` at once, one more every `FAILURE_REFILL_S`.
+
+    The table forgets the peers that were quiet longest, so its size is bounded. `clock` gives seconds that
+    never run backwards.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, peers_max: int = PEERS_MAX) -> None:
+        self._clock = clock
+        self._peers_max = peers_max
+        self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._spent)
+
+    def take(self, peer: str) -> float:
+        """Count one attempt as failed until `give_back`. 0 when it may be made, else seconds to wait."""
+        spent = self._now(peer)
+        if spent > FAILURES_BURST_MAX - 1:
+            return (spent - (FAILURES_BURST_MAX - 1)) * FAILURE_REFILL_S
+        self._set(peer, spent + 1)
+        return 0.0
+
+    def give_back(self, peer: str) -> None:
+        """The attempt was none: its token was right."""
+        self._set(peer, self._now(peer) - 1)
+
+    def _now(self, peer: str) -> float:
+        spent, at = self._spent.get(peer, (0.0, 0.0))
+        return max(0.0, spent - (self._clock() - at) / FAILURE_REFILL_S)
+
+    def _set(self, peer: str, spent: float) -> None:
+        if spent <= 0:
+            self._spent.pop(peer, None)
+            return
+        self._spent[peer] = (spent, self._clock())
+        self._spent.move_to_end(peer)
+        while len(self._spent) > self._peers_max:
+            self._spent.popitem(last=False)
+
+
+class Guard:
+    """ASGI middleware: lets a request through with `scope["state"]["by"]` set to its token's name.
+
+    `secure` says that the listener speaks TLS; without it only loopback peers are answered.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, backend: AdminBackend, secure: bool, attempts: Attempts | None = None
+    ) -> None:
+        self._app = app
+        self._backend = backend
+        self._secure = secure
+        self._attempts = Attempts() if attempts is None else attempts
+        # Tokens that were right once, as digests under a key that dies with the process. They are still
+        # looked up each time, but a stranger's guesses from the same address cannot lock their owner out.
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._key = os.urandom(32)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        host = scope["client"][0] if scope.get("client") else "localhost"
+        if not self._secure and not is_loopback(host.removeprefix("::ffff:")):
+            message = "this listener speaks plain HTTP, where only loopback is answered; set admin.tls"
+            await refusal(403, "insecure", message)(scope, receive, send)
+            return
+        if scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        token = bearer_token(scope["headers"])
+        if token is None:
+            message = "this needs a token: send Authorization: Bearer TOKEN"
+            headers = {"www-authenticate": 'Bearer realm="llmgw"'}
+            await refusal(401, "no-token", message, headers)(scope, receive, send)
+            return
+        peer = peer_key(host)
+        wait_s, by = await self._check(token, peer)
+        if wait_s:
+            message = f"too many wrong tokens came from {host}; try again in {math.ceil(wait_s)} s"
+            headers = {"retry-after": str(math.ceil(wait_s))}
+            await refusal(429, "too-many-attempts", message, headers)(scope, receive, send)
+        elif by is None:
+            _log.warning("a wrong admin token came from %s", host)
+            message = "this token is not known; it was mistyped or revoked"
+            headers = {"www-authenticate": 'Bearer realm="llmgw", error="invalid_token"'}
+            await refusal(401, "wrong-token", message, headers)(scope, receive, send)
+        else:
+            scope.setdefault("state", {})["by"] = by
+            await self._app(scope, receive, send)
+
+    async def _check(self, token: str, peer: str) -> tuple[float, str | None]:
+        """(seconds to wait before another guess, the token's name)."""
+        digest = hashlib.blake2b(token.encode(), key=self._key, digest_size=16).digest()
+        counted = digest not in self._known
+        if counted and (wait_s := self._attempts.take(peer)):
+            return wait_s, None
+        by = await self._backend.authenticate(token)
+        if by is None:
+            self._known.pop(digest, None)
+            return 0.0, None
+        if counted:
+            self._attempts.give_back(peer)
+        self._known[digest] = None
+        self._known.move_to_end(digest)
+        while len(self._known) > KNOWN_TOKENS_MAX:
+            self._known.popitem(last=False)
+        return 0.0, by
+
+
+def bearer_token(headers: list[tuple[bytes, bytes]]) -> str | None:
+    """The token of the one Authorization header (RFC 6750 section 2.1), or None."""
+    values = [value for name, value in headers if name == b"authorization"]
+    if len(values) != 1:
+        return None
+    scheme, _, token = values[0].strip().partition(b" ")
+    token = token.strip()
+    if scheme.lower() != b"bearer" or not token.isascii() or not 0 < len(token) <= TOKEN_CHARS_MAX:
+        return None
+    return token.decode("ascii")
+
+
+def peer_key(host: str) -> str:
+    """What attempts are counted by: the address, or its /64 for IPv6, of which one host has a whole one."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
+    return str(address)

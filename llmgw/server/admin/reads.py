@@ -1,0 +1,111 @@
+"""The questions of the admin API: what there is, why, what happened, and what an engine said."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from llmgw.messages.admin import HISTORY_KINDS, Health
+from llmgw.server.admin import border
+from llmgw.server.admin.answers import answer, not_found
+from llmgw.server.admin.backend import AdminBackend
+from llmgw.server.admin.names import model_name
+
+HISTORY_LIMIT_MAX = 1000
+LOG_LINES_MAX = 10_000
+RANK_MAX = 255
+_INT_MAX = 2**62
+
+
+class Reads:
+    """The GET routes over one backend."""
+
+    def __init__(self, backend: AdminBackend) -> None:
+        self._backend = backend
+
+    async def health(self, request: Request) -> Response:
+        return answer(Health())
+
+    async def server(self, request: Request) -> Response:
+        border.only_parameters(request)
+        return answer(self._backend.server())
+
+    async def nodes(self, request: Request) -> Response:
+        border.only_parameters(request)
+        return answer(self._backend.nodes())
+
+    async def node(self, request: Request) -> Response:
+        border.only_parameters(request)
+        name = border.node_id(request)
+        nodes = {node.node_id: node for node in self._backend.nodes()}
+        if name not in nodes:
+            raise not_found("node", name, list(nodes))
+        return answer(nodes[name])
+
+    async def replicas(self, request: Request) -> Response:
+        border.only_parameters(request, "model")
+        replicas = self._backend.replicas()
+        if (model := request.query_params.get("model")) is not None:
+            name = model_name(self._backend, model)
+            replicas = [replica for replica in replicas if replica.model == name]
+            known = [entry.name for entry in self._backend.models()]
+            # A model that left the catalog may still have replicas that are stopping.
+            if not replicas and name not in known:
+                raise not_found("model", model, known)
+        return answer(replicas)
+
+    async def replica(self, request: Request) -> Response:
+        border.only_parameters(request)
+        name = border.replica_id(request)
+        replicas = {replica.replica_id: replica for replica in self._backend.replicas()}
+        if name not in replicas:
+            raise not_found("replica", name, list(replicas))
+        return answer(replicas[name])
+
+    async def fabrics(self, request: Request) -> Response:
+        border.only_parameters(request)
+        return answer(self._backend.fabrics())
+
+    async def models(self, request: Request) -> Response:
+        border.only_parameters(request)
+        return answer(self._backend.models())
+
+    async def explain(self, request: Request) -> Response:
+        border.only_parameters(request, "model")
+        model = request.query_params.get("model")
+        if model is None:
+            raise border.bad_request("explain needs a model: /api/v1/explain?model=NAME")
+        return answer(self._backend.explain(model_name(self._backend, model)))
+
+    async def history(self, request: Request) -> Response:
+        border.only_parameters(request, "subject", "kind", "model", "before", "limit")
+        query = request.query_params
+        kind = query.get("kind")
+        if kind is not None and kind not in HISTORY_KINDS:
+            raise border.bad_request(f"there is no kind {kind[:40]!r}; known: {', '.join(HISTORY_KINDS)}")
+        subject, model = query.get("subject"), query.get("model")
+        limit = border.whole_number(request, "limit", 100, 1, HISTORY_LIMIT_MAX)
+        assert limit is not None
+        entries = await self._backend.history(
+            subject=None if subject is None else border.plain_name(subject, "subject"),
+            kind=kind,
+            model=None if model is None else model_name(self._backend, model),
+            before=border.whole_number(request, "before", None, 1, _INT_MAX),
+            limit=limit,
+        )
+        return answer(entries)
+
+    async def logs(self, request: Request) -> Response:
+        border.only_parameters(request, "rank", "stream", "offset", "lines")
+        replica = border.replica_id(request)
+        rank = border.whole_number(request, "rank", 0, 0, RANK_MAX)
+        lines = border.whole_number(request, "lines", 100, 1, LOG_LINES_MAX)
+        assert rank is not None
+        assert lines is not None
+        stream = border.stream_name(request.query_params.get("stream", "engine"))
+        offset = border.whole_number(request, "offset", None, 0, _INT_MAX)
+        return answer(await self._backend.logs(replica, rank, stream, offset, lines))
+
+    async def tokens(self, request: Request) -> Response:
+        border.only_parameters(request)
+        return answer(await self._backend.tokens())

@@ -1,0 +1,81 @@
+"""The changes of the admin API. Each is made in the name of the token that asked for it."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from llmgw.messages.admin import CreateToken, Drain, Scale
+from llmgw.server.admin import border
+from llmgw.server.admin.answers import answer
+from llmgw.server.admin.backend import AdminBackend
+from llmgw.server.admin.names import model_name
+
+REPLICAS_MAX = 1000
+
+
+class Writes:
+    """The POST and DELETE routes over one backend."""
+
+    def __init__(self, backend: AdminBackend) -> None:
+        self._backend = backend
+
+    async def scale(self, request: Request) -> Response:
+        border.only_parameters(request)
+        wish = await border.body_as(request, Scale)
+        if not 0 <= wish.replicas <= REPLICAS_MAX:
+            raise border.bad_request(f"replicas must be 0 to {REPLICAS_MAX}, not {wish.replicas}")
+        model = model_name(self._backend, wish.model)
+        profile = None if wish.profile is None else border.plain_name(wish.profile, "profile")
+        return answer(await self._backend.scale(model, profile, wish.replicas, by=_by(request)))
+
+    async def restart(self, request: Request) -> Response:
+        replica = border.replica_id(request)
+        await _bare(request)
+        return answer(await self._backend.restart(replica, by=_by(request)))
+
+    async def cordon(self, request: Request) -> Response:
+        node = border.node_id(request)
+        await _bare(request)
+        return answer(await self._backend.cordon(node, True, by=_by(request)))
+
+    async def uncordon(self, request: Request) -> Response:
+        node = border.node_id(request)
+        await _bare(request)
+        return answer(await self._backend.cordon(node, False, by=_by(request)))
+
+    async def drain(self, request: Request) -> Response:
+        border.only_parameters(request)
+        node = border.node_id(request)
+        wish = await border.body_as(request, Drain, empty=Drain())
+        return answer(await self._backend.drain(node, force=wish.force, by=_by(request)))
+
+    async def undrain(self, request: Request) -> Response:
+        node = border.node_id(request)
+        await _bare(request)
+        return answer(await self._backend.undrain(node, by=_by(request)))
+
+    async def remove_node(self, request: Request) -> Response:
+        node = border.node_id(request)
+        await _bare(request)
+        return answer(await self._backend.remove_node(node, by=_by(request)))
+
+    async def create_token(self, request: Request) -> Response:
+        border.only_parameters(request)
+        name = border.token_name((await border.body_as(request, CreateToken)).name)
+        return answer(await self._backend.create_token(name, by=_by(request)), status=201)
+
+    async def revoke_token(self, request: Request) -> Response:
+        name = border.token_name(request.path_params["name"])
+        await _bare(request)
+        return answer(await self._backend.revoke_token(name, by=_by(request)))
+
+
+async def _bare(request: Request) -> None:
+    border.only_parameters(request)
+    await border.no_body(request)
+
+
+def _by(request: Request) -> str:
+    by: str = request.state.by
+    return by

@@ -1,0 +1,334 @@
+"""A control plane of the tests' own, behind the real admin API on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from typing import Any
+
+from llmgw.messages.admin import (
+    Done,
+    ExplainProfile,
+    ExplainView,
+    FabricView,
+    FilterTally,
+    HistoryEntry,
+    LogView,
+    ModelView,
+    NewToken,
+    NodeView,
+    ProfileView,
+    ReplicaView,
+    ServerView,
+    ShardView,
+    TokenView,
+)
+from llmgw.messages.agent import FabricOffer, Gpu, Port, Progress
+from llmgw.messages.findings import Finding
+from llmgw.server.admin.app import create_admin_app
+from llmgw.server.admin.auth import Attempts
+from llmgw.server.admin.backend import AdminError
+from llmgw.server.asgi import serve_asgi
+
+TOKEN = "llmgw-test-token-0123456789"
+STARTED_AT = 1_700_000_000.0
+
+
+def node(name: str, **changes: Any) -> NodeView:
+    facts: dict[str, Any] = {
+        "node_id": name,
+        "state": "ready",
+        "address": "10.0.0.7",
+        "version": "0.1.0",
+        "last_heard_s": 1.5,
+        "gpus": [
+            Gpu(index=index, uuid=f"GPU-{name}-{index}", name="NVIDIA H200", memory_total_mib=143771)
+            for index in range(8)
+        ],
+        "gpus_in_use": [0, 1, 2, 3],
+        "fabrics": [FabricOffer(name="ib-a", adapters=["mlx5_0:1"], usable=True, rate_gbps=400)],
+        "ports": [Port(adapter="mlx5_0", port=1, state="ACTIVE", phys_state="LinkUp", rate_gbps=400)],
+        "engines": ["sim"],
+        "replicas": ["chat-large-1a2b"],
+    }
+    return NodeView(**(facts | changes))
+
+
+def replica(name: str, **changes: Any) -> ReplicaView:
+    facts: dict[str, Any] = {
+        "replica_id": name,
+        "model": "org/chat-large",
+        "profile": "default",
+        "engine": "sim",
+        "state": "ready",
+        "since": STARTED_AT,
+        "created_at": STARTED_AT,
+        "fabric": "ib-a",
+        "nodes": ["node01", "node02"],
+        "endpoint": "10.0.0.7:21000",
+        "routed": True,
+        "shards": [
+            ShardView(shard_id=f"{name}.{rank}", rank=rank, node=f"node0{rank + 1}", gpus=[0, 1], phase="ready")
+            for rank in range(2)
+        ],
+    }
+    return ReplicaView(**(facts | changes))
+
+
+class ScriptedBackend:
+    """Answers from lists that a test fills, and keeps what it was asked to do in `asked`."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.tokens_known = {TOKEN: "first"}
+        self.authenticated = 0
+        self.settling = False
+        self.broken = False
+        self.nodes_known = [
+            node("node01"),
+            node(
+                "node02",
+                state="unreachable",
+                reason="silent for 40 s, its shards still answer",
+                cordoned=True,
+                findings=[
+                    Finding(
+                        check="port-down",
+                        severity="error",
+                        where="node02 mlx5_1",
+                        what="port 1 of mlx5_1 is DOWN",
+                        why="ib-a has one rail less",
+                        remedy="check the cable",
+                    )
+                ],
+            ),
+        ]
+        self.replicas_known = [
+            replica("chat-large-1a2b"),
+            replica(
+                "chat-small-3c4d",
+                model="chat-small",
+                nodes=["node01"],
+                fabric=None,
+                state="starting",
+                routed=False,
+                endpoint=None,
+                reason="loading weights",
+                shards=[
+                    ShardView(
+                        shard_id="chat-small-3c4d.0",
+                        rank=0,
+                        node="node01",
+                        gpus=[4],
+                        phase="fetching",
+                        progress=Progress(what="weights", done_bytes=5 * 2**30, total_bytes=10 * 2**30),
+                        output_tail=["first line", "last line"],
+                    )
+                ],
+            ),
+        ]
+        self.models_known = [
+            ModelView(
+                name="org/chat-large",
+                aliases=["chat"],
+                profiles=[ProfileView(name="default", engine="sim", nodes=2, gpus_per_node=4, wanted=1, ready=1)],
+                endpoints_ready=1,
+            ),
+            ModelView(
+                name="org",
+                profiles=[
+                    ProfileView(name="chat-large", engine="sim", nodes=1, gpus_per_node=1, wanted=0),
+                    ProfileView(name="slow", engine="sim", nodes=1, gpus_per_node=1, wanted=0),
+                ],
+            ),
+            ModelView(
+                name="chat-small",
+                profiles=[
+                    ProfileView(
+                        name="default",
+                        engine="sim",
+                        nodes=1,
+                        gpus_per_node=1,
+                        wanted=2,
+                        starting=1,
+                        reason="no node has a free GPU",
+                    )
+                ],
+            ),
+            ModelView(name="elsewhere", static_endpoints=["https://api.example.org"]),
+        ]
+        self.log_text = "one\ntwo\nthree\n"
+        self.log_over = True
+
+    def server(self) -> ServerView:
+        return ServerView(
+            version="0.1.0",
+            epoch="e1",
+            started_at=STARTED_AT,
+            settling=self.settling,
+            listen="127.0.0.1:8080",
+            routers=["router-1"],
+            problems=[Finding(check="router-silent", severity="warning", where="router-1", what="it is silent")],
+        )
+
+    def nodes(self) -> list[NodeView]:
+        if self.broken:
+            raise RuntimeError("a defect of the control plane")
+        return self.nodes_known
+
+    def replicas(self) -> list[ReplicaView]:
+        return self.replicas_known
+
+    def fabrics(self) -> list[FabricView]:
+        return [
+            FabricView(
+                name="ib-a",
+                nodes=["node01"],
+                unusable={"node02": "mlx5_1 is down"},
+                gpus=16,
+                gpus_free=8,
+                rate_gbps=400,
+            )
+        ]
+
+    def models(self) -> list[ModelView]:
+        return self.models_known
+
+    def explain(self, model: str) -> ExplainView:
+        if model not in [entry.name for entry in self.models_known]:
+            raise AdminError(404, "unknown-model", f"there is no model {model!r}; known: org/chat-large")
+        profile = ExplainProfile(
+            name="default",
+            wanted=2,
+            ready=1,
+            summary="1 of 2 run; no fabric has 2 nodes with 4 free GPUs",
+            placed={"chat-large-1a2b": ["node01", "node02"]},
+            refused=[FilterTally(reason="fewer free GPUs than the profile needs", nodes=["node01", "node02"])],
+            retry_in_s=12.0,
+            last_failure="the engine exited with code 1",
+        )
+        return ExplainView(model=model, profiles=[profile])
+
+    async def history(
+        self, *, subject: str | None, kind: str | None, model: str | None, before: int | None, limit: int
+    ) -> list[HistoryEntry]:
+        self.asked.append(("history", subject, kind, model, before, limit))
+        return [
+            HistoryEntry(
+                id=7,
+                at=STARTED_AT + 5,
+                kind="replica",
+                subject="chat-large-1a2b",
+                event="ready",
+                reason="a one-token request was answered",
+                model="org/chat-large",
+                nodes=["node01", "node02"],
+            )
+        ]
+
+    async def logs(self, replica_id: str, rank: int, stream: str, offset: int | None, lines: int) -> LogView:
+        self.asked.append(("logs", replica_id, rank, stream, offset, lines))
+        if replica_id not in [entry.replica_id for entry in self.replicas_known]:
+            raise AdminError(404, "unknown-replica", f"there is no replica {replica_id!r}")
+        text = self.log_text
+        start = (
+            max(0, len(text) - sum(len(line) for line in text.splitlines(True)[-lines:]))
+            if offset is None
+            else offset
+        )
+        return LogView(
+            replica_id=replica_id,
+            rank=rank,
+            node="node01",
+            offset=start,
+            next_offset=len(text),
+            text=text[start:],
+            shard_over=self.log_over,
+        )
+
+    async def scale(self, model: str, profile: str | None, replicas: int, *, by: str) -> Done:
+        return self._done("scale", model, profile, replicas, by, warnings=["no node could host a third"])
+
+    async def restart(self, replica_id: str, *, by: str) -> Done:
+        return self._done("restart", replica_id, by)
+
+    async def cordon(self, node_id: str, cordoned: bool, *, by: str) -> Done:
+        if node_id not in [entry.node_id for entry in self.nodes_known]:
+            raise AdminError(404, "unknown-node", f"there is no node {node_id!r}; known: node01, node02")
+        return self._done("cordon", node_id, cordoned, by)
+
+    async def drain(self, node_id: str, *, force: bool, by: str) -> Done:
+        return self._done("drain", node_id, force, by)
+
+    async def undrain(self, node_id: str, *, by: str) -> Done:
+        return self._done("undrain", node_id, by)
+
+    async def remove_node(self, node_id: str, *, by: str) -> Done:
+        return self._done("remove_node", node_id, by)
+
+    async def authenticate(self, token: str) -> str | None:
+        self.authenticated += 1
+        return self.tokens_known.get(token)
+
+    async def tokens(self) -> list[TokenView]:
+        return [TokenView(name=name, created_at=STARTED_AT) for name in self.tokens_known.values()]
+
+    async def create_token(self, name: str, *, by: str) -> NewToken:
+        self.asked.append(("create_token", name, by))
+        return NewToken(name=name, token="llmgw-fresh-secret")
+
+    async def revoke_token(self, name: str, *, by: str) -> Done:
+        return self._done("revoke_token", name, by)
+
+    def _done(self, *what: Any, warnings: list[str] | None = None) -> Done:
+        self.asked.append(what)
+        return Done(message=f"{what[0]} was done", warnings=warnings or [])
+
+
+class ServedAdmin:
+    """The admin API over a backend, on a socket of its own, in a thread with its own event loop."""
+
+    def __init__(
+        self,
+        backend: ScriptedBackend,
+        *,
+        listen: str = "127.0.0.1:0",
+        ssl_context: ssl.SSLContext | None = None,
+        attempts: Attempts | None = None,
+        app: Any = None,
+    ) -> None:
+        self.backend = backend
+        self._app = app or create_admin_app(backend, secure=ssl_context is not None, attempts=attempts)
+        self._scheme = "https" if ssl_context else "http"
+        self._listen, self._ssl_context = listen, ssl_context
+        self.start()
+
+    def start(self) -> None:
+        """Serve, at first on a free port and later on the same one again."""
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread.start()
+        assert self._ready.wait(10)
+
+    async def _serve(self) -> None:
+        server, sockets = serve_asgi(self._app, self._listen, ssl_context=self._ssl_context)
+        self.host, self.port = sockets[0].getsockname()[:2]
+        self._listen = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        self.url = f"{self._scheme}://{self._listen}"
+        serving = server.start(sockets)
+        await server.wait_started()
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._ready.set()
+        await self._stop.wait()
+        await server.stop(0)
+        await serving
+
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End it as a killed process would: every connection is cut."""
+        if self.is_running():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(10)

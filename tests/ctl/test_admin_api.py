@@ -1,0 +1,247 @@
+"""The admin API through its socket: shapes, names at the border, refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.routing import Route
+
+from llmgw.messages import admin
+from llmgw.server.admin.app import create_admin_app
+from tests.ctl.scripted import TOKEN, ScriptedBackend, ServedAdmin
+
+DOCS = Path(__file__).parents[2] / "docs" / "api.md"
+
+
+@pytest.fixture
+def client(served: ServedAdmin) -> Iterator[httpx.Client]:
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    with httpx.Client(base_url=served.url, headers=headers, trust_env=False, verify=False) as client:
+        yield client
+
+
+def test_every_list_and_every_single_thing_can_be_read(client: httpx.Client) -> None:
+    for path, key, name in [
+        ("nodes", "node_id", "node01"),
+        ("replicas", "replica_id", "chat-large-1a2b"),
+    ]:
+        listed = client.get(f"/api/v1/{path}").json()
+        assert name in [entry[key] for entry in listed]
+        assert client.get(f"/api/v1/{path}/{name}").json() == next(e for e in listed if e[key] == name)
+    assert client.get("/api/v1/fabrics").json()[0]["unusable"] == {"node02": "mlx5_1 is down"}
+    assert client.get("/api/v1/models").json()[0]["name"] == "org/chat-large"
+    assert client.get("/api/v1/server").json()["settling"] is False
+    assert client.get("/api/v1/tokens").json()[0]["name"] == "first"
+
+
+def test_a_model_with_a_slash_is_explained_and_scaled(client: httpx.Client, backend: ScriptedBackend) -> None:
+    explained = client.get("/api/v1/explain", params={"model": "org/chat-large"})
+    assert explained.json()["profiles"][0]["refused"][0]["nodes"] == ["node01", "node02"]
+    scaled = client.post("/api/v1/scale", json={"model": "org/chat-large", "replicas": 3})
+    assert scaled.json()["warnings"] == ["no node could host a third"]
+    assert backend.asked[-1] == ("scale", "org/chat-large", None, 3, "first")
+
+
+def test_replicas_can_be_asked_for_by_model_and_by_alias(client: httpx.Client) -> None:
+    for name in ("org/chat-large", "chat"):
+        listed = client.get("/api/v1/replicas", params={"model": name}).json()
+        assert [entry["replica_id"] for entry in listed] == ["chat-large-1a2b"]
+    refused = client.get("/api/v1/replicas", params={"model": "nothing"})
+    assert refused.status_code == 404
+    assert "chat-small" in refused.json()["message"]
+
+
+def test_history_passes_its_filters_on_and_bounds_its_limit(
+    client: httpx.Client, backend: ScriptedBackend
+) -> None:
+    params = {"subject": "org/chat-large/default", "kind": "replica", "model": "m", "before": 9, "limit": 1000}
+    assert client.get("/api/v1/history", params=params).json()[0]["event"] == "ready"
+    assert backend.asked[-1] == ("history", "org/chat-large/default", "replica", "m", 9, 1000)
+    client.get("/api/v1/history")
+    assert backend.asked[-1] == ("history", None, None, None, None, 100)
+    assert client.get("/api/v1/history", params={"limit": 1001}).status_code == 400
+
+
+def test_logs_pass_rank_stream_offset_and_lines_on(client: httpx.Client, backend: ScriptedBackend) -> None:
+    params = {"rank": 1, "stream": "ray-head", "offset": 4, "lines": 5}
+    answer = client.get("/api/v1/replicas/chat-large-1a2b/logs", params=params).json()
+    assert answer["text"] == "two\nthree\n"
+    assert backend.asked[-1] == ("logs", "chat-large-1a2b", 1, "ray-head", 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "asked"),
+    [
+        ("POST", "replicas/chat-large-1a2b/restart", ("restart", "chat-large-1a2b", "first")),
+        ("POST", "nodes/node01/cordon", ("cordon", "node01", True, "first")),
+        ("POST", "nodes/node01/uncordon", ("cordon", "node01", False, "first")),
+        ("POST", "nodes/node01/drain", ("drain", "node01", False, "first")),
+        ("POST", "nodes/node01/undrain", ("undrain", "node01", "first")),
+        ("DELETE", "nodes/node01", ("remove_node", "node01", "first")),
+        ("DELETE", "tokens/first", ("revoke_token", "first", "first")),
+    ],
+)
+def test_a_change_is_made_in_the_name_of_the_token(
+    client: httpx.Client, backend: ScriptedBackend, method: str, path: str, asked: tuple[Any, ...]
+) -> None:
+    answer = client.request(method, f"/api/v1/{path}")
+    assert answer.status_code == 200, answer.text
+    assert set(answer.json()) == {"message", "warnings"}
+    assert backend.asked[-1] == asked
+
+
+def test_a_forced_drain_says_so(client: httpx.Client, backend: ScriptedBackend) -> None:
+    client.post("/api/v1/nodes/node01/drain", json={"force": True})
+    assert backend.asked[-1] == ("drain", "node01", True, "first")
+
+
+def test_a_new_token_is_shown_once(client: httpx.Client) -> None:
+    made = client.post("/api/v1/tokens", json={"name": "ci"})
+    assert made.status_code == 201
+    assert made.json() == {"name": "ci", "token": "llmgw-fresh-secret"}
+    assert "llmgw-fresh-secret" not in client.get("/api/v1/tokens").text
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("nodes/Node_01", "node id"),
+        ("nodes/" + "n" * 64, "node id"),
+        ("nodes/node01%0A", "node id"),
+        ("replicas/a%20b", "replica id"),
+        ("replicas/x/logs?rank=-1", "rank"),
+        ("replicas/x/logs?lines=0", "lines"),
+        ("replicas/x/logs?lines=1_0", "lines"),
+        ("replicas/x/logs?stream=../../etc/passwd", "stream"),
+        ("replicas/x/logs?offset=99999999999999999999999", "offset"),
+        ("history?kind=nonsense", "operator"),
+        ("history?before=abc", "before"),
+        ("history?subject=" + "x" * 300, "subject"),
+        ("history?limit=1&limit=2", "twice"),
+        ("replicas?modle=chat", "'modle'"),
+        ("explain", "explain?model=NAME"),
+        ("explain?model=", "printable"),
+        ("explain?model=a%00b", "printable"),
+    ],
+)
+def test_what_is_no_name_or_number_gets_a_sentence(client: httpx.Client, path: str, part: str) -> None:
+    refused = client.get(f"/api/v1/{path}")
+    assert refused.status_code == 400
+    assert refused.json()["code"] == "bad-request"
+    assert part in refused.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[]", "shape of Scale"),
+        (b'{"model":"m"}', "replicas"),
+        (b'{"model":"m","replicas":"3"}', "replicas"),
+        (b'{"model":"m","replicas":-1}', "0 to 1000, not -1"),
+        (b'{"model":"m","replicas":1001}', "0 to 1000"),
+        (b'{"model":"m","replicas":1,"replica":2}', "replica"),
+        (b'{"model":"","replicas":1}', "printable"),
+    ],
+)
+def test_a_body_that_cannot_be_meant_gets_a_sentence(
+    client: httpx.Client, backend: ScriptedBackend, body: bytes, part: str
+) -> None:
+    refused = client.post("/api/v1/scale", content=body)
+    assert refused.status_code == 400
+    assert part in refused.json()["message"]
+    assert backend.asked == []
+
+
+def test_a_body_on_a_route_that_takes_none_is_refused(client: httpx.Client, backend: ScriptedBackend) -> None:
+    refused = client.post("/api/v1/nodes/node01/undrain", json={"force": True})
+    assert refused.status_code == 400
+    assert client.post("/api/v1/nodes/node01/undrain", json={}).status_code == 200
+
+
+def test_a_large_body_is_refused_whether_or_not_it_says_its_length(client: httpx.Client) -> None:
+    def chunks() -> Iterator[bytes]:
+        for _ in range(100):
+            yield b" " * 1024
+
+    for content in (b" " * 70_000, chunks()):
+        refused = client.post("/api/v1/scale", content=content)
+        assert refused.status_code == 413
+        assert refused.json()["code"] == "too-large"
+
+
+def test_unknown_names_come_with_the_known_ones(client: httpx.Client) -> None:
+    for path, known in [
+        ("nodes/node99", "node01, node02"),
+        ("replicas/none", "chat-large-1a2b, chat-small-3c4d"),
+    ]:
+        refused = client.get(f"/api/v1/{path}")
+        assert refused.status_code == 404
+        assert known in refused.json()["message"]
+
+
+def test_unknown_routes_and_methods_are_json_too(client: httpx.Client) -> None:
+    unknown = client.get("/api/v1/nodes/")
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "unknown-route")
+    wrong = client.put("/api/v1/nodes/node01")
+    assert (wrong.status_code, wrong.json()["code"]) == (405, "wrong-method")
+    assert wrong.headers["allow"] == "DELETE, GET, HEAD"
+
+
+def test_a_defect_is_a_sentence_and_the_next_request_is_answered(
+    client: httpx.Client, backend: ScriptedBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend.broken = True
+    failed = client.get("/api/v1/nodes")
+    assert failed.status_code == 500
+    assert failed.json()["code"] == "internal-error"
+    assert "defect of the control plane" not in failed.text
+    assert "GET /api/v1/nodes" in caplog.text
+    backend.broken = False
+    assert client.get("/api/v1/nodes").status_code == 200
+
+
+def test_the_documents_name_every_route_and_no_other(backend: ScriptedBackend) -> None:
+    app = create_admin_app(backend, secure=False)
+    routes = {
+        f"{method} {re.sub(r'[{}]', '', route.path)}"
+        for route in app.routes
+        if isinstance(route, Route)
+        for method in route.methods or ()
+        if method != "HEAD"
+    }
+    documented = {
+        f"{method} {path.split('?')[0].replace('{', '').replace('}', '')}"
+        for method, path in re.findall(
+            r"^#+ `(GET|POST|DELETE) (/(?:api/v1/|health)\S*)`", DOCS.read_text(), re.M
+        )
+    }
+    assert documented == routes
+
+
+def test_the_documents_name_every_field_of_every_answer() -> None:
+    text = DOCS.read_text()
+    for shape in (
+        admin.ServerView, admin.NodeView, admin.ReplicaView, admin.ShardView, admin.FabricView, admin.ModelView,
+        admin.ProfileView, admin.ExplainView, admin.ExplainProfile, admin.FilterTally, admin.HistoryEntry,
+        admin.LogView, admin.TokenView, admin.NewToken, admin.Done, admin.Scale, admin.Drain, admin.CreateToken,
+    ):  # fmt: skip
+        missing = [
+            name for name in shape.__struct_fields__ if f"`{name}`" not in text and f'"{name}"' not in text
+        ]
+        assert not missing, f"{shape.__name__}: {missing}"
+
+
+def test_every_json_block_of_the_documents_is_json() -> None:
+    blocks = re.findall(r"```json\n(.*?)```", DOCS.read_text(), re.S)
+    assert blocks
+    for block in blocks:
+        json.loads(block)

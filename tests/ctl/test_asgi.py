@@ -1,0 +1,159 @@
+"""Serving ASGI inside our own loop: busy ports, IPv6, TLS, and both ways to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from typing import Any
+
+import httpx
+import pytest
+
+from llmgw.config.errors import SentenceError
+from llmgw.server import asgi
+from llmgw.server.asgi import serve_asgi
+
+
+async def hello(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"hi"})
+
+
+def test_a_busy_port_is_a_sentence_that_names_who_listens_and_the_setting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SentenceError) as refused:
+            serve_asgi(hello, f"127.0.0.1:{port}")
+    sentence = str(refused.value)
+    assert sentence.startswith(f"port {port} on 127.0.0.1 is busy: ")
+    assert "listens there; stop what listens there or set admin.listen" in sentence
+
+
+@pytest.mark.parametrize("listen", ["192.0.2.1:0", "[2001:db8::1]:0", "no-such-host.invalid:80"])
+def test_an_address_of_another_host_is_a_sentence(listen: str) -> None:
+    with pytest.raises(SentenceError) as refused:
+        serve_asgi(hello, listen, setting="agents.listen")
+    assert "no address of this host" in str(refused.value)
+    assert "agents.listen" in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
+def test_it_serves_on_every_kind_of_address_and_leaves_signals_alone(host: str) -> None:
+    if host == "[::1]" and not ipv6_works():
+        pytest.skip("this machine has no IPv6 on loopback")
+
+    async def go() -> None:
+        before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+        server, sockets = serve_asgi(hello, f"{host}:0")
+        assert len({sock.getsockname()[1] for sock in sockets}) == 1
+        server.start(sockets)
+        await server.wait_started()
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+        async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+            for sock in sockets:
+                address, port = sock.getsockname()[:2]
+                url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+                assert (await client.get(url)).text == "hi"
+        await server.stop(5)
+
+    asyncio.run(go())
+
+
+def ipv6_works() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+class Slow:
+    """An application whose requests wait until the test lets them go."""
+
+    def __init__(self) -> None:
+        self.entered, self.let_go = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.entered.set()
+        await self.let_go.wait()
+        await hello(scope, receive, send)
+
+
+def test_a_graceful_stop_lets_a_running_request_finish() -> None:
+    async def go() -> None:
+        app = Slow()
+        server, sockets = serve_asgi(app, "127.0.0.1:0")
+        port = sockets[0].getsockname()[1]
+        server.start(sockets)
+        async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+            asking = asyncio.create_task(client.get(f"http://127.0.0.1:{port}"))
+            await app.entered.wait()
+            stopping = asyncio.create_task(server.stop(10))
+            while port_answers(port):  # noqa: ASYNC110 - the kernel sets no event
+                await asyncio.sleep(0.01)
+            assert not asking.done()
+            app.let_go.set()
+            assert (await asking).text == "hi"
+            await asyncio.wait_for(stopping, 5)
+
+    asyncio.run(go())
+
+
+def port_answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_forced_stop_cuts_what_runs_and_logs_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async def go() -> None:
+        app = Slow()
+        server, sockets = serve_asgi(app, "127.0.0.1:0")
+        port = sockets[0].getsockname()[1]
+        server.start(sockets)
+        async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+            asking = asyncio.create_task(client.get(f"http://127.0.0.1:{port}"))
+            await app.entered.wait()
+            await asyncio.wait_for(server.stop(0), 5)
+            with pytest.raises(httpx.TransportError):
+                await asking
+
+    asyncio.run(go())
+    assert "Traceback" not in caplog.text
+    assert "Exception in ASGI" not in caplog.text
+
+
+def test_a_client_that_says_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asgi, "HEADER_WAIT_S", 0.05)
+
+    async def go() -> None:
+        server, sockets = serve_asgi(hello, "127.0.0.1:0")
+        server.start(sockets)
+        reader, writer = await asyncio.open_connection(*sockets[0].getsockname())
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        try:
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        except ConnectionResetError:
+            pass
+        writer.close()
+        await server.stop(1)
+
+    asyncio.run(go())
+
+
+def test_connections_beyond_the_limit_are_answered_503() -> None:
+    async def go() -> None:
+        server, sockets = serve_asgi(hello, "127.0.0.1:0", connections_max=2)
+        port = sockets[0].getsockname()[1]
+        server.start(sockets)
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+            assert (await client.get(f"http://127.0.0.1:{port}")).status_code == 503
+        for _, writer in idle:
+            writer.close()
+        await server.stop(1)
+
+    asyncio.run(go())

@@ -1,0 +1,220 @@
+"""Every command of `ctl`, as a process, against the real admin API over a scripted control plane."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.ctl.run_ctl import ctl, ctl_process, environment, sentence_of
+from tests.ctl.scripted import TOKEN, ScriptedBackend, ServedAdmin, node
+
+
+def api_answer(served: ServedAdmin, path: str) -> Any:
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    return httpx.get(f"{served.url}/api/v1/{path}", headers=headers, trust_env=False, verify=False).json()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path"),
+    [
+        (["status"], "server"),
+        (["nodes"], "nodes"),
+        (["nodes", "node02"], "nodes/node02"),
+        (["replicas"], "replicas"),
+        (["replicas", "--model", "org/chat-large"], "replicas?model=org/chat-large"),
+        (["replicas", "chat-s"], "replicas/chat-small-3c4d"),
+        (["fabrics"], "fabrics"),
+        (["models"], "models"),
+        (["explain", "org/chat-large"], "explain?model=org/chat-large"),
+        (["history", "--limit", "3"], "history?limit=3"),
+        (["logs", "chat-large", "-n", "2"], "replicas/chat-large-1a2b/logs?lines=2"),
+        (["token", "list"], "tokens"),
+    ],
+)
+def test_json_is_exactly_what_the_api_answers(
+    served: ServedAdmin, tmp_path: Path, arguments: list[str], path: str
+) -> None:
+    done = ctl(*arguments, "-o", "json", home=tmp_path, served=served)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == api_answer(served, path)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["status"], ["0.1.0", "settling", "router-1", "WARNING: router-1: it is silent"]),
+        (["nodes"], ["node01", "4 of 8 in use", "unreachable (cordoned)", "silent for 40 s", "mlx5_1 is DOWN"]),
+        (["nodes", "node02"], ["NVIDIA H200", "mlx5_0:1", "400 Gb/s", "what to do: check the cable"]),
+        (
+            ["replicas"],
+            ["chat-large-1a2b", "node01, node02", "10.0.0.7:21000", "weights 50 %", "loading weights"],
+        ),
+        (["replicas", "chat-small-3c4d"], ["fetching", "5.0 GiB of 10.0 GiB", "last line"]),
+        (["fabrics"], ["ib-a", "8 of 16 free", "400 Gb/s", "node02: mlx5_1 is down"]),
+        (
+            ["models"],
+            ["org/chat-large (chat)", "1 of 1 ready", "no node has a free GPU", "https://api.example.org"],
+        ),
+        (["explain", "chat"], ["1 of 2 ready", "fewer free GPUs", "node01, node02", "exited with code 1"]),
+        (["history"], ["chat-large-1a2b", "ready", "a one-token request was answered", "2023-11-14"]),
+        (["token", "list"], ["first"]),
+    ],
+)
+def test_tables_tell_people_the_same(
+    served: ServedAdmin, tmp_path: Path, arguments: list[str], parts: list[str]
+) -> None:
+    done = ctl(*arguments, home=tmp_path, served=served)
+    assert done.returncode == 0, done.stderr
+    for part in parts:
+        assert part in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (["restart", "chat-s"], ("restart", "chat-small-3c4d", "first")),
+        (["cordon", "node01"], ("cordon", "node01", True, "first")),
+        (["uncordon", "node01"], ("cordon", "node01", False, "first")),
+        (["drain", "node01"], ("drain", "node01", False, "first")),
+        (["drain", "node01", "--force"], ("drain", "node01", True, "first")),
+        (["undrain", "node01"], ("undrain", "node01", "first")),
+        (["node", "remove", "node01", "--yes"], ("remove_node", "node01", "first")),
+        (["token", "revoke", "first"], ("revoke_token", "first", "first")),
+        (["scale", "org/chat-large", "3"], ("scale", "org/chat-large", "default", 3, "first")),
+        (["scale", "org/chat-large/default", "3"], ("scale", "org/chat-large", "default", 3, "first")),
+        (["scale", "chat/default", "0"], ("scale", "org/chat-large", "default", 0, "first")),
+        (["scale", "org/slow", "1"], ("scale", "org", "slow", 1, "first")),
+    ],
+)
+def test_changes_reach_the_control_plane(
+    served: ServedAdmin, backend: ScriptedBackend, tmp_path: Path, arguments: list[str], asked: tuple[Any, ...]
+) -> None:
+    done = ctl(*arguments, home=tmp_path, served=served)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{asked[0]} was done\n"
+    assert backend.asked[-1] == asked
+
+
+def test_what_could_not_be_done_is_said_beside_the_answer(served: ServedAdmin, tmp_path: Path) -> None:
+    done = ctl("scale", "chat-small", "3", home=tmp_path, served=served)
+    assert done.stderr == "warning: no node could host a third\n"
+    as_json = ctl("scale", "chat-small", "3", "-o", "json", home=tmp_path, served=served)
+    assert json.loads(as_json.stdout)["warnings"] == ["no node could host a third"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["scale", "org", "1"], "say which: org/chat-large or org/slow"),
+        (["scale", "chat-small/fast", "1"], "there is no profile 'fast' of model 'chat-small'; known: default"),
+        (["scale", "chat-smal", "1"], "did you mean 'chat-small'?"),
+        (["scale", "elsewhere", "1"], "static endpoints"),
+        (["restart", "chat"], "begins several replicas: chat-large-1a2b, chat-small-3c4d"),
+        (["restart", "nothing"], "there is no replica 'nothing'; known: chat-large-1a2b"),
+        (["logs", ""], "there is no replica ''"),
+        (["nodes", "node99"], "there is no node 'node99'; known: node01, node02"),
+        (["cordon", "node99"], "known: node01, node02"),
+        (["cordon", "a/b"], "there is no route"),
+        (["replicas", "--model", "nothing"], "known: chat-small"),
+        (["explain", "nothing"], "there is no model 'nothing'"),
+        (["history", "--kind", "nothing"], "known: replica, node"),
+        (["token", "create", "a b"], "token name"),
+        (["token", "create", "\udcff"], "not text"),
+        (["history", "--subject", "\udcff"], "not text"),
+        (["nodes", "\udcff"], "is not a name"),
+        (["node", "remove", "..", "--yes"], "'..' is not a name"),
+        (["scale", "\udcff", "1"], "there is no model"),
+    ],
+)
+def test_a_name_that_means_nothing_gets_a_sentence(
+    served: ServedAdmin, tmp_path: Path, arguments: list[str], part: str
+) -> None:
+    assert part in sentence_of(ctl(*arguments, home=tmp_path, served=served))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["nodse"], "Did you mean"),
+        (["scale", "chat-small", "-1"], "'N'"),
+        (["scale", "chat-small", "many"], "'N'"),
+        (["drain"], "NODE"),
+        (["nodes", "-o", "yaml"], "yaml"),
+        (["history", "--limit", "0"], "--limit"),
+        (["node", "remove", "node01"], "needs --yes"),
+    ],
+)
+def test_a_command_that_is_mistyped_ends_with_2(
+    served: ServedAdmin, backend: ScriptedBackend, tmp_path: Path, arguments: list[str], part: str
+) -> None:
+    done = ctl(*arguments, home=tmp_path, served=served)
+    assert done.returncode == 2, done.stderr
+    assert part in done.stderr
+    assert "Traceback" not in done.stderr
+    assert backend.asked == []
+
+
+def test_a_new_token_stands_alone_on_stdout(served: ServedAdmin, tmp_path: Path) -> None:
+    done = ctl("token", "create", "ci", home=tmp_path, served=served)
+    assert done.stdout == "llmgw-fresh-secret\n"
+    assert "cannot be shown again" in done.stderr
+
+
+def test_the_shared_options_may_stand_before_the_command_too(served: ServedAdmin, tmp_path: Path) -> None:
+    done = ctl("-o", "json", "--server", served.url, "--token", TOKEN, "fabrics", home=tmp_path)
+    assert json.loads(done.stdout)[0]["name"] == "ib-a"
+
+
+def test_a_defect_of_the_server_is_told_as_such(
+    served: ServedAdmin, backend: ScriptedBackend, tmp_path: Path
+) -> None:
+    backend.broken = True
+    assert "its log has the details" in sentence_of(ctl("nodes", home=tmp_path, served=served))
+
+
+def test_an_odd_node_does_not_break_the_table(
+    served: ServedAdmin, backend: ScriptedBackend, tmp_path: Path
+) -> None:
+    bare = node("node03", gpus=[], fabrics=[], ports=[], version=None, last_heard_s=None, reason="a\n\x1b[31mb")
+    backend.nodes_known.append(bare)
+    done = ctl("nodes", home=tmp_path, served=served)
+    row = next(line for line in done.stdout.splitlines() if "node03" in line)
+    assert "none" in row
+    assert "\x1b" not in done.stdout
+
+
+def test_a_process_answers_fails_and_is_mistyped_as_its_exit_code_says(
+    served: ServedAdmin, tmp_path: Path
+) -> None:
+    done = ctl_process("fabrics", home=tmp_path, served=served)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "ib-a" in done.stdout
+    assert "known: node01, node02" in sentence_of(ctl_process("nodes", "node99", home=tmp_path, served=served))
+    mistyped = ctl_process("fabrisc", home=tmp_path, served=served)
+    assert mistyped.returncode == 2
+    assert "Did you mean 'fabrics'?" in mistyped.stderr
+
+
+def test_help_needs_no_server_and_none_of_the_heavy_libraries(tmp_path: Path) -> None:
+    program = """
+import sys
+from llmgw.__main__ import main
+sys.argv[:] = ["llmgw", "ctl", "--help"]
+try:
+    main()
+except SystemExit:
+    print(sorted({"httpx", "msgspec", "cryptography", "sqlalchemy", "uvicorn"} & set(sys.modules)))
+"""
+    command = [sys.executable, "-c", program]
+    env = environment(tmp_path)
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert "drain" in done.stdout, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
