@@ -113,7 +113,7 @@ class Request:
     def _check_coding(self, value: bytes) -> None:
         if value.strip(b" \t").lower() != b"chunked":
             raise ApiError(
-                501, "The only transfer-encoding that is read here is chunked.", code="transfer_encoding"
+                400, "The only transfer-encoding that is read here is chunked.", code="transfer_encoding"
             )
         if self.http10:
             raise ApiError(400, "HTTP/1.0 has no transfer-encoding; send a Content-Length.", code="bad_request")

@@ -15,6 +15,7 @@ from llmgw.router.exchange import Exchange
 from llmgw.router.fields import read_fields
 from llmgw.router.limits import SWEEP_S, UPSTREAM_IDLE_S, Limits
 from llmgw.router.request import Request
+from llmgw.router.request_reader import BodyBudget
 from llmgw.router.table import Endpoint, RoutingTable
 from llmgw.router.telemetry import TelemetryLog
 from llmgw.router.upstream import close_idle
@@ -31,7 +32,9 @@ class Service:
         self.table = RoutingTable(idle_limit_s=UPSTREAM_IDLE_S)
         self.telemetry = TelemetryLog()
         self.clients: set[ClientConnection] = set()
-        self.body_bytes_held = 0
+        self.overflowing = 0
+        """How many of them are beyond `connections_max` and only wait to hear so."""
+        self.bodies = BodyBudget(limits.bodies_bytes_max)
         """Of all request bodies that are being read or may have to be sent again."""
         self.draining = False
         self.notify: Callable[[bool], None] = lambda at_once: None

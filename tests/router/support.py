@@ -229,6 +229,13 @@ class Client:
         async with asyncio.timeout(DEADLINE_S):
             return await self.reader.read()
 
+    async def ended(self) -> None:
+        """Wait until the router has ended the connection, in whatever order."""
+        try:
+            await self.rest()
+        except ConnectionError:
+            pass
+
     def close(self) -> None:
         self.writer.close()
 
@@ -333,6 +340,9 @@ async def fleet_of(router: RouterProcess) -> AsyncIterator[Fleet]:
     task = asyncio.create_task(fleet.link.run())
     try:
         await until(lambda: fleet.link.connected, "the router's greeting")
+        await fleet.route()
+        await until(lambda: not fleet.in_flight, "earlier requests are over")
+        fleet.telemetry.clear()
         yield fleet
     finally:
         fleet.close()
