@@ -1,0 +1,42 @@
+"""`llmgw router`: one data-plane process. The server starts it by itself; under systemd it is a unit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def router(
+    state: Annotated[Path, typer.Option(help="Folder for the control socket and the route table.")],
+    listen: Annotated[str | None, typer.Option(help="HOST:PORT of the model API.")] = None,
+    listen_fd: Annotated[
+        int | None, typer.Option(help="Descriptor of a listening socket that the parent opened.")
+    ] = None,
+    body_bytes_max: Annotated[
+        int, typer.Option(min=1024, help="Larger request bodies are answered with 413.")
+    ] = 64 * 1024 * 1024,
+    connect_timeout_s: Annotated[float, typer.Option(min=0.01, help="Longest wait for a connection.")] = 5.0,
+    connections_max: Annotated[int, typer.Option(min=1, help="Clients served at a time.")] = 10_000,
+    header_timeout_s: Annotated[float, typer.Option(min=0.1, help="Time for a request's head.")] = 30.0,
+    idle_timeout_s: Annotated[float, typer.Option(min=0.1, help="How long idle clients are kept.")] = 75.0,
+    drain_s: Annotated[float, typer.Option(min=0.0, help="Time for running requests after SIGTERM.")] = 30.0,
+    ignore_sigint: Annotated[bool, typer.Option("--ignore-sigint", help="Leave Ctrl-C to the parent.")] = False,
+) -> None:
+    """Pass requests on to engines by the route table that the control process sends."""
+    from llmgw.router.limits import Limits
+    from llmgw.router.main import RouterOptions, run_router
+
+    limits = Limits(
+        body_bytes_max=body_bytes_max,
+        connect_timeout_s=connect_timeout_s,
+        connections_max=connections_max,
+        header_timeout_s=header_timeout_s,
+        idle_timeout_s=idle_timeout_s,
+        drain_s=drain_s,
+    )
+    options = RouterOptions(
+        state=state, listen=listen, listen_fd=listen_fd, ignore_sigint=ignore_sigint, limits=limits
+    )
+    raise typer.Exit(run_router(options))

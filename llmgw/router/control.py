@@ -1,0 +1,143 @@
+"""The Unix socket over which the control process sends tables and reads telemetry."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import cast
+
+from llmgw.messages.frames import FrameError, FrameReader, encode_frame
+from llmgw.messages.routes import FromServer, Hello, RouteTable, StopRouter
+from llmgw.router.limits import IDLE_NOTICE_S, TELEMETRY_S
+from llmgw.router.service import Service
+from llmgw.router.table_file import TableFile
+
+log = logging.getLogger(__name__)
+
+
+class ControlServer:
+    """At most one control process at a time: the newest to connect. Its absence changes nothing."""
+
+    def __init__(
+        self,
+        service: Service,
+        table_file: TableFile,
+        *,
+        hello: Callable[[], Hello],
+        stop: Callable[[float], None],
+    ) -> None:
+        self._service = service
+        self._table_file = table_file
+        self._hello = hello
+        self._stop = stop
+        self._connection: ControlConnection | None = None
+        self._notice: asyncio.TimerHandle | None = None
+        service.notify = self.notify
+
+    def accept(self) -> ControlConnection:
+        """The protocol for one more connection."""
+        return ControlConnection(self)
+
+    def notify(self, at_once: bool) -> None:
+        """The control process waits for what just happened: send telemetry soon, many causes in one frame."""
+        if self._connection is None:
+            return
+        if self._notice is not None:
+            if not at_once:
+                return
+            self._notice.cancel()
+        self._notice = self._service.loop.call_later(0 if at_once else IDLE_NOTICE_S, self.send_telemetry)
+
+    def send_telemetry(self) -> None:
+        """Send what has been collected, unless nobody is there or the last frames were not read yet."""
+        if self._notice is not None:
+            self._notice.cancel()
+            self._notice = None
+        connection = self._connection
+        if connection is not None and not connection.paused:
+            connection.send(encode_frame(self._service.telemetry.take(self._service.table)))
+
+    async def run(self) -> None:
+        """Telemetry at its interval, for ever."""
+        while True:
+            await asyncio.sleep(TELEMETRY_S)
+            self.send_telemetry()
+
+    def close(self) -> None:
+        """The router ends: say a last word and hang up."""
+        self.send_telemetry()
+        if self._connection is not None:
+            self._connection.close()
+
+    # What a connection tells.
+
+    def connected(self, connection: ControlConnection) -> None:
+        if self._connection is not None:
+            log.info("a newer control process took over")
+            self._connection.close()
+        self._connection = connection
+        connection.send(encode_frame(self._hello()))
+
+    def disconnected(self, connection: ControlConnection) -> None:
+        if self._connection is connection:
+            self._connection = None
+
+    def received(self, connection: ControlConnection, message: FromServer) -> None:
+        if connection is not self._connection:
+            return
+        if isinstance(message, StopRouter):
+            self._stop(message.drain_s)
+        elif isinstance(message, RouteTable):
+            if self._service.apply(message):
+                self._table_file.save(message)
+            self.notify(True)
+
+
+class ControlConnection(asyncio.Protocol):
+    """Frames in, frames out. What is no frame ends this connection and nothing else."""
+
+    def __init__(self, server: ControlServer) -> None:
+        self._server = server
+        self._reader: FrameReader[FromServer] = FrameReader(FromServer)
+        self._transport: asyncio.Transport | None = None
+        self.paused = False
+        """True while frames are not read: nothing is sent, outcomes are dropped and counted."""
+
+    def send(self, frame: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(frame)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            # An end that reads nothing must not keep a replaced connection for ever.
+            if self.paused:
+                self._transport.abort()
+            else:
+                self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._server.connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            messages = self._reader.feed(data)
+        except FrameError as error:
+            log.warning("the control connection is closed: %s", error)
+            self._server.disconnected(self)
+            if self._transport is not None:
+                self._transport.abort()
+            return
+        for message in messages:
+            self._server.received(self, message)
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._server.disconnected(self)

@@ -1,0 +1,58 @@
+"""Every limit of the data plane, by name, with its unit last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 1024 * 1024
+
+# A head of 64 KiB holds any cookie jar; more is a mistake or an attack. The same for an engine's answer.
+HEAD_BYTES_MAX = 64 * 1024
+# Requests that one read may bring at once; served strictly one after the other, further ones are refused.
+PIPELINED_MAX = 64
+# Bytes kept of what a client sends while its request is being answered.
+EARLY_BYTES_MAX = 64 * 1024
+# After a refusal the rest of the request is read and dropped for so long, so that the client sees the answer:
+# a body that is too large takes its time, everything else has none to claim.
+LINGER_S = 30.0
+SHORT_LINGER_S = 2.0
+# So many clients beyond `connections_max` get a 503; further ones are just cut.
+OVERFLOW_CONNECTIONS_MAX = 256
+# A draining router lets fresh connections, whose request may be on the way, send it.
+DRAIN_FRESH_S = 1.0
+# Below uvicorn's 5 s, which vLLM and SGLang leave as it is; an engine that names its limit is believed.
+UPSTREAM_IDLE_S = 4.0
+UPSTREAM_IDLE_CONNECTIONS_MAX = 256
+# Engines that got a request and died on it; a third is never tried (invariant 8).
+DEATHS_MAX = 2
+# All attempts together: a refused connection costs little and proves that nothing was sent, but not for ever.
+ATTEMPTS_MAX = 5
+SWEEP_S = 0.25
+TELEMETRY_S = 0.5
+# Idle notices for endpoints that are still routed to are worth less than their cost at full load.
+IDLE_NOTICE_S = 0.1
+OUTCOMES_MAX = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What an operator may set. Times in seconds, sizes in bytes."""
+
+    body_bytes_max: int = 64 * MIB
+    """A larger request body is answered with 413."""
+    connect_timeout_s: float = 5.0
+    connections_max: int = 10_000
+    header_timeout_s: float = 30.0
+    """A request's head must be whole by then."""
+    body_idle_timeout_s: float = 60.0
+    """Longest silence within a request body."""
+    idle_timeout_s: float = 75.0
+    """A connection without a request is kept so long: above nginx's and the cloud balancers' 60 s."""
+    stall_timeout_s: float = 300.0
+    """A client that takes no byte of its answer for so long is cut, since it holds an engine's slot."""
+    drain_s: float = 30.0
+
+    @property
+    def bodies_bytes_max(self) -> int:
+        """All request bodies held at a time; beyond it new ones are answered with 503."""
+        return max(1024 * MIB, 4 * self.body_bytes_max)

@@ -1,0 +1,268 @@
+"""A router process from its start to its end: lock, sockets, limits of the system, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import gc
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llmgw import __version__
+from llmgw.config.addresses import split_host_port
+from llmgw.config.listeners import BACKLOG, ListenError, bound_address, open_listener
+from llmgw.messages.frames import ROUTER_LOCK, ROUTER_SOCKET, ROUTER_TABLE
+from llmgw.messages.routes import Hello
+from llmgw.router.control import ControlServer
+from llmgw.router.limits import Limits
+from llmgw.router.service import Service
+from llmgw.router.table_file import TableFile
+
+log = logging.getLogger(__name__)
+
+# sd_listen_fds(3): the first descriptor that systemd passes on.
+_SYSTEMD_FIRST_FD = 3
+# sun_path of unix(7), without the NUL at its end.
+_SOCKET_PATH_BYTES_MAX = 107
+# Beside a client's and its engine's descriptor: listeners, the control socket, files.
+_SPARE_DESCRIPTORS = 64
+
+
+class StartError(Exception):
+    """The router cannot start; the message is a sentence for the operator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterOptions:
+    """What `llmgw router` was told. One of `listen` and `listen_fd`, or sockets from systemd."""
+
+    state: Path
+    listen: str | None = None
+    listen_fd: int | None = None
+    ignore_sigint: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+
+def run_router(options: RouterOptions) -> int:
+    """Run until stopped; returns the exit code. A reason not to start goes to stderr as one sentence."""
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s router %(levelname)s %(message)s"
+    )
+    try:
+        with contextlib.ExitStack() as stack:
+            state = _open_state(options.state)
+            stack.enter_context(_lock(state / ROUTER_LOCK))
+            listeners = _listeners(options)
+            for sock in listeners:
+                stack.enter_context(sock)
+            control_socket = stack.enter_context(_control_socket(state / ROUTER_SOCKET))
+            _raise_file_limit(options.limits.connections_max)
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(_serve(options, listeners, control_socket))
+    except (StartError, ListenError) as error:
+        print(f"llmgw router: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _serve(options: RouterOptions, listeners: list[socket.socket], control_socket: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    service = Service(options.limits)
+    table_file = TableFile(options.state / ROUTER_TABLE)
+    table = table_file.load()
+    if table is not None:
+        service.apply(table)
+    router_id = uuid.uuid4().hex
+    listen = bound_address(listeners[0])
+    stopped: asyncio.Future[float] = loop.create_future()
+
+    def stop(drain_s: float) -> None:
+        if not stopped.done():
+            stopped.set_result(drain_s)
+
+    def hello() -> Hello:
+        return Hello(
+            router_id=router_id,
+            pid=os.getpid(),
+            software_version=__version__,
+            listen=listen,
+            table=service.table.snapshot,
+        )
+
+    control = ControlServer(service, table_file, hello=hello, stop=stop)
+    _handle_signals(loop, options, stop, stopped)
+    servers = [await loop.create_server(service.accept, sock=sock, backlog=BACKLOG) for sock in listeners]
+    control_listener = await loop.create_unix_server(control.accept, sock=control_socket)
+    background = [loop.create_task(service.sweep()), loop.create_task(control.run())]
+    # What is alive now stays: collections need not look at it again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    log.info("serving on %s (pid %d)", ", ".join(map(bound_address, listeners)), os.getpid())
+    drain_s = await stopped
+    log.info("stopping: no more connections, running requests have %g s", drain_s)
+    for server in servers:
+        server.close()
+    await service.drain(drain_s)
+    control.close()
+    control_listener.close()
+    for task in background:
+        task.cancel()
+    await table_file.flush()
+    log.info("stopped")
+
+
+def _handle_signals(
+    loop: asyncio.AbstractEventLoop,
+    options: RouterOptions,
+    stop: Callable[[float], None],
+    stopped: asyncio.Future[float],
+) -> None:
+    def terminate() -> None:
+        if stopped.done():
+            log.info("stopped at once by a second signal")
+            os._exit(0)
+        stop(options.limits.drain_s)
+
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    if options.ignore_sigint:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    else:
+        loop.add_signal_handler(signal.SIGINT, terminate)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    factory: Any = uvloop.new_event_loop
+    return factory  # type: ignore[no-any-return]
+
+
+def _open_state(state: Path) -> Path:
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if state.stat().st_mode & 0o077:
+            state.chmod(0o700)
+    except OSError as error:
+        raise StartError(
+            f"the state folder {state} cannot be used ({error.strerror}); name another with --state"
+        ) from None
+    return state
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Held until the process ends, however it ends."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise StartError(f"the lock {path} cannot be opened ({error.strerror})") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            raise StartError(
+                f"another router (pid {owner or 'unknown'}) runs on the state folder {path.parent}; "
+                "stop it first, or give this one a folder of its own with --state"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _listeners(options: RouterOptions) -> list[socket.socket]:
+    """The sockets to accept from: those of systemd, else the parent's, else one of our own."""
+    inherited = _systemd_sockets()
+    if options.listen_fd is not None:
+        inherited = [_inherited(options.listen_fd)]
+    if inherited:
+        return inherited
+    if options.listen is None:
+        raise StartError("there is nothing to listen on; give --listen HOST:PORT")
+    try:
+        host, port = split_host_port(options.listen)
+    except ValueError as error:
+        raise StartError(f"--listen: {error}") from None
+    return [open_listener(host, port)]
+
+
+def _systemd_sockets() -> list[socket.socket]:
+    count, pid = os.environ.pop("LISTEN_FDS", ""), os.environ.pop("LISTEN_PID", "")
+    if not count.isdigit() or pid != str(os.getpid()):
+        return []
+    return [_inherited(_SYSTEMD_FIRST_FD + index) for index in range(int(count))]
+
+
+def _inherited(descriptor: int) -> socket.socket:
+    try:
+        sock = socket.socket(fileno=descriptor)
+        listening = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as error:
+        raise StartError(f"descriptor {descriptor} is no socket to listen on ({error.strerror})") from None
+    if not listening or sock.type != socket.SOCK_STREAM:
+        raise StartError(f"descriptor {descriptor} is no listening TCP socket")
+    os.set_inheritable(descriptor, False)
+    sock.setblocking(False)
+    if sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+@contextlib.contextmanager
+def _control_socket(path: Path) -> Iterator[socket.socket]:
+    """The bound Unix socket, 0600. The lock is ours, so that a file in its place is a dead router's."""
+    if len(os.fsencode(path)) > _SOCKET_PATH_BYTES_MAX:
+        raise StartError(
+            f"the path {path} is too long for a Unix socket ({_SOCKET_PATH_BYTES_MAX} bytes); "
+            "use a shorter state folder"
+        )
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        path.unlink(missing_ok=True)
+        sock.bind(str(path))
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise StartError(f"the control socket {path} cannot be made ({error.strerror})") from None
+    finally:
+        os.umask(mask)
+    try:
+        yield sock
+    finally:
+        sock.close()
+        path.unlink(missing_ok=True)
+
+
+def _raise_file_limit(connections_max: int) -> None:
+    """Each client may need two descriptors: its own and its engine's."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    needed = connections_max * 2 + _SPARE_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        log.warning(
+            "this process may open %d files, and %d connections need %d; raise its limit (LimitNOFILE=%d under "
+            "systemd) or lower router.connections_max",
+            soft,
+            connections_max,
+            needed,
+            needed,
+        )

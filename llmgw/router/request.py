@@ -1,0 +1,150 @@
+"""A client's request head: what the gateway reads of it, what it refuses, and what goes on to the engine."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+from llmgw.router.errors import ApiError
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+_PATH = re.compile(r"/[A-Za-z0-9._~:/@!$&'()*+,;=%-]*")
+
+# Headers that concern one connection only (RFC 9110 section 7.6.1), or that the gateway sets itself.
+_DROPPED = frozenset(
+    (b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade", b"http2-settings", b"content-length")
+)
+# What a client proves itself with is for the gateway, never for an engine.
+_CREDENTIALS = frozenset(
+    (b"authorization", b"proxy-authorization", b"proxy-authenticate", b"x-api-key", b"api-key", b"cookie")
+)
+_READ = frozenset(
+    (
+        b"connection",
+        b"content-encoding",
+        b"content-type",
+        b"expect",
+        b"host",
+        b"transfer-encoding",
+        b"x-request-id",
+    )
+)
+_SPECIAL = _DROPPED | _CREDENTIALS | _READ
+
+
+class Request:
+    """One request. `lines` are the header lines for the engine, each with its end."""
+
+    __slots__ = (
+        "body",
+        "content_length",
+        "content_type",
+        "expects_continue",
+        "http10",
+        "keep_alive",
+        "lines",
+        "method",
+        "path",
+        "query",
+        "request_id",
+    )
+
+    def __init__(
+        self,
+        method: bytes,
+        target: bytes,
+        version: str,
+        headers: Iterable[tuple[bytes, bytes]],
+        *,
+        keep_alive: bool,
+    ) -> None:
+        """`headers` have lower-case names. Raises ApiError for what llhttp lets pass and we do not."""
+        self.method = method
+        self.http10 = version == "1.0"
+        self.keep_alive = keep_alive and not self.http10
+        self.body = b""
+        self.content_length = 0
+        self.content_type = b""
+        self.expects_continue = False
+        self.request_id = b""
+        self.path = ""
+        self.query = b""
+        lines: list[bytes] = []
+        hosts = 0
+        named: list[bytes] | None = None
+        for name, value in headers:
+            if name not in _SPECIAL:
+                lines.append(b"%b: %b\r\n" % (name, value.strip(b" \t")))
+            elif name == b"content-length":
+                self.content_length = int(value)  # llhttp let nothing but digits pass
+            elif name == b"content-type":
+                self.content_type = value
+                lines.append(b"content-type: %b\r\n" % value.strip(b" \t"))
+            elif name == b"host":
+                hosts += 1
+            elif name == b"x-request-id":
+                self.request_id = value
+            elif name == b"connection":
+                tokens = [token.strip().lower() for token in value.split(b",")]
+                named = (named or []) + [token for token in tokens if token not in (b"close", b"keep-alive")]
+            elif name == b"transfer-encoding":
+                self._check_coding(value)
+            elif name == b"expect":
+                self._check_expect(value)
+            elif name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+                raise ApiError(
+                    415, "Compressed request bodies are not read here; send the body as it is.", code="encoding"
+                )
+        if version not in ("1.0", "1.1"):
+            raise ApiError(505, "Speak HTTP/1.1 to this gateway.", code="http_version")
+        if hosts != 1 and not (self.http10 and not hosts):
+            raise ApiError(400, f"A request needs one Host header; this one has {hosts}.", code="bad_request")
+        if named:
+            # A name that a client calls hop-by-hop goes no further, but it cannot take away what frames the body.
+            doomed = tuple(token + b": " for token in named if token and token != b"content-type")
+            lines = [line for line in lines if not (doomed and line.startswith(doomed))]
+        if _REQUEST_ID.fullmatch(self.request_id) is None:
+            self.request_id = b"req-" + os.urandom(12).hex().encode()
+        lines.append(b"x-request-id: %b\r\n" % self.request_id)
+        self.lines = lines
+        self._read_target(target)
+
+    def _check_coding(self, value: bytes) -> None:
+        if value.strip(b" \t").lower() != b"chunked":
+            raise ApiError(
+                400, "The only transfer-encoding that is read here is chunked.", code="transfer_encoding"
+            )
+        if self.http10:
+            raise ApiError(400, "HTTP/1.0 has no transfer-encoding; send a Content-Length.", code="bad_request")
+
+    def _check_expect(self, value: bytes) -> None:
+        if value.strip().lower() != b"100-continue":
+            raise ApiError(417, "The only expectation that is met here is 100-continue.", code="expectation")
+        self.expects_continue = not self.http10
+
+    def _read_target(self, target: bytes) -> None:
+        if not target.startswith(b"/") and target != b"*":
+            # Absolute form, as sent to proxies (RFC 9112 section 3.2.2): only the path matters here.
+            _, scheme, rest = target.partition(b"://")
+            target = b"/" + rest.partition(b"/")[2] if scheme else target
+        path, mark, query = target.partition(b"?")
+        self.path = path.decode("latin-1")
+        self.query = mark + query
+
+    def upstream_target(self) -> bytes:
+        """Path and query as they go to an engine. Raises ApiError (404) for a path that could climb or hide."""
+        path = self.path
+        if (
+            _PATH.fullmatch(path) is None
+            or "%" in path
+            or "//" in path
+            or any(part in (".", "..") for part in path.split("/"))
+        ):
+            raise ApiError(
+                404,
+                f"The path {path[:200]!r} is not served here; paths are plain, like /v1/chat/completions.",
+                type="not_found_error",
+                code="not_found",
+            )
+        return path.encode("ascii") + self.query

@@ -1,0 +1,231 @@
+"""Bytes of a client → requests in order, by llhttp, with everything bounded. No socket and no clock.
+
+llhttp is strict about what two servers could read differently; what it lets pass is refused in `Request`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import httptools
+
+from llmgw.router.errors import ApiError, busy, too_large
+from llmgw.router.limits import HEAD_BYTES_MAX, PIPELINED_MAX
+from llmgw.router.request import Request
+
+log = logging.getLogger(__name__)
+
+
+class BodyBudget:
+    """How many bytes of request bodies the process holds, and may hold, for all clients together."""
+
+    __slots__ = ("bytes_max", "held")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.held = 0
+
+
+class RequestReader:
+    """What was read stands in `queue`; an error there is always the last, and nothing is read after it."""
+
+    __slots__ = (
+        "_body",
+        "_body_bytes",
+        "_body_bytes_max",
+        "_budget",
+        "_head_bytes",
+        "_headers",
+        "_may_go_on",
+        "_parser",
+        "_request",
+        "_target",
+        "in_head",
+        "queue",
+        "refusing",
+    )
+
+    def __init__(self, *, body_bytes_max: int, budget: BodyBudget, may_go_on: Callable[[], None]) -> None:
+        """`may_go_on` is called when a client waits for 100 Continue and may have it."""
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._body_bytes_max = body_bytes_max
+        self._budget = budget
+        self._may_go_on = may_go_on
+        self._target = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._head_bytes = 0
+        self._request: Request | None = None
+        """The request whose body is being read."""
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self.queue: deque[Request | ApiError] = deque()
+        self.in_head = False
+        self.refusing = False
+        """Whatever comes is thrown away: the connection ends with what is in the queue."""
+
+    @property
+    def in_body(self) -> bool:
+        return self._request is not None
+
+    def feed(self, data: bytes) -> None:
+        """Read on. Never raises: what cannot be read ends up in the queue as an error."""
+        if self.refusing:
+            return
+        began_in_head = self.in_head
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._without_upgrade(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserCallbackError:
+            log.exception("a request could not be read")
+            self.refuse(
+                ApiError(500, "The gateway failed on this request.", type="server_error", code="internal")
+            )
+            return
+        except httptools.HttpParserError as error:
+            if not self.refusing:
+                self.refuse(ApiError(400, f"This is not a request of HTTP/1.1: {error}.", code="bad_request"))
+            return
+        if self.in_head and not self.refusing:
+            # What a single header of a megabyte is made of never reaches `on_header`. Where in `data` this head
+            # began is not known when it came behind other requests.
+            if began_in_head:
+                self._head_bytes += len(data)
+            else:
+                self._head_bytes = 0 if self.queue else len(data)
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self.refuse(_head_too_large())
+
+    def refuse(self, error: ApiError) -> None:
+        """The error is the last answer, after those to earlier requests."""
+        self._drop_body()
+        self._request = None
+        self.queue.append(error)
+        self.refusing = True
+
+    def release_body(self, request: Request) -> None:
+        """The request's body will not be sent again."""
+        if request.body:
+            self._budget.held -= len(request.body)
+            request.body = b""
+
+    def drop_queue(self) -> None:
+        """Nothing of what was read will be answered."""
+        for item in self.queue:
+            if isinstance(item, Request):
+                self.release_body(item)
+        self.queue.clear()
+
+    def close(self) -> None:
+        """The connection is over."""
+        self.refusing = True
+        self._drop_body()
+        self.drop_queue()
+        self._parser = None  # it refers back to this object
+
+    # What llhttp calls, within `feed`.
+
+    def on_message_begin(self) -> None:
+        self._target = b""
+        self._headers = []
+        self._head_bytes = 0
+        self.in_head = True
+        self._drop_body()
+
+    def on_url(self, part: bytes) -> None:
+        self._target += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value) + 4
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.in_head = False
+        if self.refusing:
+            return
+        parser = self._parser
+        if self._head_bytes + len(self._target) > HEAD_BYTES_MAX:
+            self.refuse(_head_too_large())
+            return
+        try:
+            request = Request(
+                parser.get_method(),
+                self._target,
+                parser.get_http_version(),
+                self._headers,
+                keep_alive=parser.should_keep_alive(),
+            )
+            if request.content_length > self._body_bytes_max:
+                raise too_large(self._body_bytes_max)
+        except ApiError as error:
+            self.refuse(error)
+            return
+        self._request = request
+        if request.expects_continue and not self.queue:
+            self._may_go_on()
+
+    def on_body(self, part: bytes) -> None:
+        if self.refusing:
+            return
+        size = len(part)
+        self._body.append(part)
+        self._body_bytes += size
+        budget = self._budget
+        budget.held += size
+        if self._body_bytes > self._body_bytes_max:
+            self.refuse(too_large(self._body_bytes_max))
+        elif budget.held > budget.bytes_max:
+            self.refuse(busy("This gateway holds as many request bodies as it may; try again."))
+
+    def on_message_complete(self) -> None:
+        request, self._request = self._request, None
+        if self.refusing or request is None or self._parser.should_upgrade():
+            return
+        body = self._body
+        request.body = body[0] if len(body) == 1 else b"".join(body)
+        self._body = []
+        self._body_bytes = 0
+        self.queue.append(request)
+        if not request.keep_alive or len(self.queue) > PIPELINED_MAX:
+            self.refusing = True
+
+    def _without_upgrade(self, rest: bytes) -> None:
+        """Clients that offer HTTP/2 (Java's, curl's) are answered in HTTP/1.1 (RFC 9110 section 7.8).
+
+        llhttp takes an offered upgrade for a made one and leaves the body alone, so the head is read again
+        without the offer.
+        """
+        if self.refusing:
+            return
+        method = self._parser.get_method()
+        if method == b"CONNECT":
+            self.refuse(ApiError(405, "This is no proxy; CONNECT is not served.", code="bad_request"))
+            return
+        lines = [b"%b %b HTTP/1.1" % (method, self._target)]
+        for name, value in self._headers:
+            if name == b"connection":
+                tokens = [token.strip() for token in value.split(b",")]
+                value = b", ".join(t for t in tokens if t.lower() not in (b"upgrade", b"http2-settings"))
+            if name not in (b"upgrade", b"http2-settings", b"expect") and (name != b"connection" or value):
+                lines.append(b"%b: %b" % (name, value))
+        self._request = None
+        self._parser = httptools.HttpRequestParser(self)
+        self.feed(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
+
+    def _drop_body(self) -> None:
+        if self._body:
+            self._budget.held -= self._body_bytes
+            self._body = []
+        self._body_bytes = 0
+
+
+def _head_too_large() -> ApiError:
+    return ApiError(
+        431,
+        f"The request's head exceeds {HEAD_BYTES_MAX} bytes; send fewer or shorter headers.",
+        code="bad_request",
+    )

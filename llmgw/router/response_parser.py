@@ -1,0 +1,250 @@
+"""Follows the framing of an engine's answer and hands its body on as it came, chunk framing included.
+
+Pure: bytes in; body bytes and the end out. RFC 9112 is the source of every rule here.
+"""
+
+from __future__ import annotations
+
+import re
+
+from llmgw.router.limits import HEAD_BYTES_MAX
+
+LENGTH, CHUNKED, UNTIL_CLOSE, NONE = "length", "chunked", "until close", "none"
+
+# Size lines are hexadecimal digits and, rarely, extensions; 15 digits are more than any engine has to say.
+SIZE_LINE_BYTES_MAX = 256
+_SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n]*)?")
+_HEADER_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TIMEOUT = re.compile(rb"timeout\s*=\s*(\d{1,6})")
+
+_HEAD, _LENGTH, _CHUNKED, _UNTIL_CLOSE, _DONE = range(5)
+
+
+class BadResponse(Exception):
+    """The engine does not speak HTTP/1.1; the message says how. Its connection is of no use any more."""
+
+
+class ResponseHead:
+    """Status and headers of a final answer. Names are lower-case, framing headers are taken out."""
+
+    __slots__ = ("framing", "headers", "keep_alive", "keep_alive_s", "length", "status")
+
+    def __init__(self, status: int, keep_alive: bool) -> None:
+        self.status = status
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.framing = UNTIL_CLOSE
+        self.length = 0
+        self.keep_alive = keep_alive
+        self.keep_alive_s: int | None = None
+        """Seconds that the engine says it keeps an idle connection."""
+
+    def get(self, name: bytes) -> bytes:
+        """The first value of a header, or nothing."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return b""
+
+
+class ResponseParser:
+    """One connection's answers, one at a time: `reset`, `feed` until done, `reset`.
+
+    Framing is held back until payload follows it (an incomplete size line, a last chunk without its end), so
+    that what `feed` returns is never framing alone, and so that after every return the body stands at a place
+    from which it can be ended properly: see `chunk_left`.
+    """
+
+    __slots__ = ("_held", "_left", "_state", "excess", "head", "received")
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Ready for the next answer of the connection."""
+        self.head: ResponseHead | None = None
+        self.received = False
+        """True when any byte of an answer has come."""
+        self.excess = False
+        """True when bytes came after the answer's end: the connection must not be used again."""
+        self._state = _HEAD
+        self._held = b""
+        self._left = 0
+
+    @property
+    def done(self) -> bool:
+        return self._state == _DONE
+
+    @property
+    def reusable(self) -> bool:
+        """True when another request may go over this connection."""
+        head = self.head
+        return self._state == _DONE and not self.excess and head is not None and head.keep_alive
+
+    @property
+    def chunk_left(self) -> int:
+        """Bytes that the open chunk still lacks, its closing CRLF included; 0 between chunks."""
+        return self._left if self._state == _CHUNKED else 0
+
+    def feed(self, data: bytes) -> bytes:
+        """Body bytes to hand on, as they came. Look at `head` and `done` afterwards. Raises BadResponse."""
+        state = self._state
+        if state == _CHUNKED:
+            return self._feed_chunked(data)
+        if state == _LENGTH:
+            left = self._left - len(data)
+            if left > 0:
+                self._left = left
+                return data
+            return self._end_of_length(data)
+        if state == _UNTIL_CLOSE:
+            return data
+        if state == _DONE:
+            self.excess = self.excess or bool(data)
+            return b""
+        self.received = True
+        return self._feed_head(data)
+
+    def close(self) -> bool:
+        """The connection was closed in good order. True when that ends the answer, False when it cuts it."""
+        if self._state == _UNTIL_CLOSE:
+            self._state = _DONE
+        return self._state == _DONE
+
+    def _feed_head(self, data: bytes) -> bytes:
+        data = self._held + data
+        while True:
+            end = data.find(b"\r\n\r\n")
+            if end < 0 or end > HEAD_BYTES_MAX:
+                if len(data) > HEAD_BYTES_MAX:
+                    raise BadResponse(f"its answer's head exceeds {HEAD_BYTES_MAX} bytes")
+                if not b"HTTP/1.".startswith(data[:7]):
+                    raise BadResponse("its answer does not begin with HTTP/1.1")
+                self._held = data
+                return b""
+            head = _parse_head(data[:end])
+            data = data[end + 4 :]
+            if head.status >= 200:
+                break
+            if head.status == 101:
+                raise BadResponse("it switched protocols without being asked")
+        self._held = b""
+        self.head = head
+        if head.framing == CHUNKED:
+            self._state = _CHUNKED
+            return self._feed_chunked(data) if data else b""
+        if head.framing == UNTIL_CLOSE:
+            self._state = _UNTIL_CLOSE
+            return data
+        self._left = head.length
+        self._state = _LENGTH
+        if self._left > len(data):
+            self._left -= len(data)
+            return data
+        return self._end_of_length(data)
+
+    def _end_of_length(self, data: bytes) -> bytes:
+        left = self._left
+        self._state = _DONE
+        if len(data) > left:
+            self.excess = True
+            return data[:left]
+        return data
+
+    def _feed_chunked(self, data: bytes) -> bytes:
+        if self._held:
+            data = self._held + data
+            self._held = b""
+        position = self._left
+        size = len(data)
+        while position < size:
+            match = _SIZE_LINE.match(data, position)
+            if match is None:
+                return self._hold_size_line(data, position)
+            length = int(match[1], 16)
+            after = match.end()
+            if not length:
+                return self._last_chunk(data, position, after)
+            if after == size:
+                self._held = data[position:]
+                self._left = 0
+                return data[:position]
+            position = after + length + 2
+            if position <= size and data[position - 2 : position] != b"\r\n":
+                raise BadResponse("a chunk of its answer does not end where it said")
+        self._left = position - size
+        return data
+
+    def _hold_size_line(self, data: bytes, position: int) -> bytes:
+        line = data[position : position + SIZE_LINE_BYTES_MAX + 1]
+        if b"\n" in line or len(line) > SIZE_LINE_BYTES_MAX or (line[:1] not in b"0123456789abcdefABCDEF"):
+            raise BadResponse(f"its answer holds a chunk size that is none: {bytes(line[:20])!r}")
+        self._held = line
+        self._left = 0
+        return data[:position]
+
+    def _last_chunk(self, data: bytes, position: int, after: int) -> bytes:
+        """The last chunk and its trailers are handed on whole or not at all."""
+        if data.startswith(b"\r\n", after):
+            end = after + 2
+        else:
+            blank = data.find(b"\r\n\r\n", after)
+            if blank < 0:
+                if len(data) - position > HEAD_BYTES_MAX:
+                    raise BadResponse(f"its answer's trailers exceed {HEAD_BYTES_MAX} bytes")
+                self._held = data[position:]
+                self._left = 0
+                return data[:position]
+            end = blank + 4
+        self._state = _DONE
+        self._left = 0
+        if end < len(data):
+            self.excess = True
+            return data[:end]
+        return data
+
+
+def _parse_head(raw: bytes) -> ResponseHead:
+    if raw.count(b"\n") != raw.count(b"\r\n") or raw.count(b"\r") != raw.count(b"\r\n") or b"\0" in raw:
+        raise BadResponse("its answer's head holds bare line ends or NUL")
+    first, *lines = raw.split(b"\r\n")
+    match = _STATUS_LINE.fullmatch(first)
+    if match is None:
+        raise BadResponse(f"its answer begins with {first[:40]!r} and not with a status line of HTTP/1.1")
+    head = ResponseHead(int(match[2]), keep_alive=match[1] == b"1")
+    length: bytes | None = None
+    coding: bytes | None = None
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        if not colon or _HEADER_NAME.fullmatch(name) is None:
+            raise BadResponse(f"its answer holds a header line that is none: {line[:40]!r}")
+        name = name.lower()
+        value = value.strip(b" \t")
+        if name == b"content-length":
+            if not value.isdigit() or len(value) > 18 or (length is not None and length != value):
+                raise BadResponse(f"its answer has the content-length {value[:40]!r}")
+            length = value
+        elif name == b"transfer-encoding":
+            if coding is not None or value.lower() != b"chunked":
+                raise BadResponse(f"its answer has the transfer-encoding {value[:40]!r}")
+            coding = value
+        elif name == b"connection":
+            if b"close" in value.lower():
+                head.keep_alive = False
+        elif name == b"keep-alive":
+            timeout = _TIMEOUT.search(value)
+            head.keep_alive_s = int(timeout[1]) if timeout else None
+        else:
+            head.headers.append((name, value))
+    if head.status in (204, 304) or head.status < 200:
+        head.framing = NONE
+    elif coding is not None:
+        # Both are a sign of trouble upstream of the engine: the chunks count, the connection is not kept.
+        head.framing = CHUNKED
+        head.keep_alive = head.keep_alive and length is None
+    elif length is not None:
+        head.framing = LENGTH
+        head.length = int(length)
+    else:
+        head.keep_alive = False
+    return head

@@ -1,0 +1,113 @@
+"""What the connections of one router process share: limits, table, telemetry, and the sweep over deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable
+
+from llmgw.messages.routes import Outcome, RouteTable
+from llmgw.router.client import ClientConnection
+from llmgw.router.errors import ApiError, busy, unknown_model
+from llmgw.router.exchange import Exchange
+from llmgw.router.fields import read_fields
+from llmgw.router.limits import SWEEP_S, UPSTREAM_IDLE_S, Limits
+from llmgw.router.request import Request
+from llmgw.router.request_reader import BodyBudget
+from llmgw.router.table import Endpoint, RoutingTable
+from llmgw.router.telemetry import TelemetryLog
+from llmgw.router.upstream import close_idle
+
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """The data plane of one process. Make it inside the running event loop."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.loop = asyncio.get_running_loop()
+        self.table = RoutingTable(idle_limit_s=UPSTREAM_IDLE_S)
+        self.telemetry = TelemetryLog()
+        self.clients: set[ClientConnection] = set()
+        self.overflowing = 0
+        """How many of them are beyond `connections_max` and only wait to hear so."""
+        self.bodies = BodyBudget(limits.bodies_bytes_max)
+        """Of all request bodies that are being read or may have to be sent again."""
+        self.draining = False
+        self.notify: Callable[[bool], None] = lambda at_once: None
+        """Called when the control process should hear soon (False) or at once (True)."""
+        self._tls_context: ssl.SSLContext | None = None
+
+    def accept(self) -> ClientConnection:
+        """The protocol for one more client."""
+        return ClientConnection(self)
+
+    def open_exchange(self, client: ClientConnection, request: Request) -> Exchange:
+        """Find the model that a request names. Raises ApiError, which is recorded."""
+        try:
+            name, stream = read_fields(request.body, request.content_type)
+            model = self.table.models.get(name)
+            if model is None:
+                if self.table.snapshot is None:
+                    raise busy("This gateway has just started and does not know its models yet; try again.")
+                raise unknown_model(name, sorted(self.table.models))
+            return Exchange(self, client, request, model, stream)
+        except ApiError as error:
+            self.record_refusal(error)
+            raise
+
+    def record_refusal(self, error: ApiError) -> None:
+        """A request that named no model that is known: its name is the client's word, and is not kept."""
+        self.telemetry.record(Outcome(model="", endpoint=None, status=error.status, error=error.code))
+
+    def apply(self, table: RouteTable) -> bool:
+        """Route by this table from now on, if it is newer."""
+        applied = self.table.apply(table)
+        if applied:
+            for problem in self.table.problems:
+                log.warning("left out of the route table: %s", problem)
+            now = time.monotonic()
+            for endpoint in self.table.endpoints():
+                if endpoint.retired:
+                    close_idle(endpoint, now)
+        return applied
+
+    def endpoint_idle(self, endpoint: Endpoint) -> None:
+        """The last request of an endpoint is over; when it is routed to no more, somebody waits for that."""
+        self.notify(endpoint.retired)
+
+    def tls_context(self) -> ssl.SSLContext:
+        """For static endpoints behind https: the system's authorities, host names checked."""
+        if self._tls_context is None:
+            self._tls_context = ssl.create_default_context()
+            self._tls_context.set_alpn_protocols(["http/1.1"])
+        return self._tls_context
+
+    async def sweep(self) -> None:
+        """Look at every deadline a few times a second: cheaper than a timer for each request."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            now = time.monotonic()
+            due = [c for c in self.clients if c.deadline <= now or c.stall_deadline <= now]
+            for client in due:
+                client.deadline_passed(now)
+            for endpoint in self.table.endpoints():
+                if endpoint.idle:
+                    close_idle(endpoint, now)
+            self.table.forget_retired()
+
+    async def drain(self, drain_s: float) -> None:
+        """Let what runs end, for at most so long; the listener is closed already."""
+        self.draining = True
+        until = time.monotonic() + drain_s
+        for client in list(self.clients):
+            client.drain()
+        while self.clients and time.monotonic() < until:  # noqa: ASYNC110 (an event would cost every request)
+            await asyncio.sleep(0.05)
+        if self.clients:
+            log.warning("%d connections were cut: they did not end within %g s", len(self.clients), drain_s)
+        for client in list(self.clients):
+            client.cut()

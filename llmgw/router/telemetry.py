@@ -1,0 +1,47 @@
+"""Collects what the control process wants to know, bounded, until somebody reads it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from llmgw.messages.routes import Outcome, Telemetry
+from llmgw.router.limits import OUTCOMES_MAX
+from llmgw.router.table import RoutingTable
+
+
+class TelemetryLog:
+    """Outcomes and signs of life since the last frame. Memory is bounded by OUTCOMES_MAX and by the table."""
+
+    def __init__(self, *, outcomes_max: int = OUTCOMES_MAX) -> None:
+        self.alive: set[str] = set()
+        """Endpoint ids that gave body bytes; written on the hot path."""
+        self._refused: set[str] = set()
+        self._outcomes: deque[Outcome] = deque(maxlen=outcomes_max)
+        self._dropped = 0
+
+    def record(self, outcome: Outcome) -> None:
+        """Keep an outcome; the oldest goes, and is counted, when there are too many."""
+        outcomes = self._outcomes
+        if len(outcomes) == outcomes.maxlen:
+            self._dropped += 1
+        outcomes.append(outcome)
+
+    def refused(self, endpoint_id: str) -> None:
+        """A connection to this endpoint could not be made."""
+        self._refused.add(endpoint_id)
+
+    def take(self, table: RoutingTable) -> Telemetry:
+        """Everything since the last call, as one frame's message."""
+        telemetry = Telemetry(
+            acked=table.version,
+            in_flight=table.in_flight(),
+            alive=sorted(self.alive),
+            refused=sorted(self._refused),
+            outcomes=list(self._outcomes),
+            dropped=self._dropped,
+        )
+        self.alive.clear()
+        self._refused.clear()
+        self._outcomes.clear()
+        self._dropped = 0
+        return telemetry

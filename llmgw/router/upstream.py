@@ -1,0 +1,182 @@
+"""Connections to engines: kept alive between requests, each following the framing of one answer at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from typing import Protocol, cast
+
+from llmgw.router.limits import UPSTREAM_IDLE_CONNECTIONS_MAX
+from llmgw.router.response_parser import BadResponse, ResponseHead, ResponseParser
+from llmgw.router.table import Endpoint
+
+# Head and body go out in one write up to this size; beyond it, joining them costs more than a second write.
+_JOINED_BYTES_MAX = 16 * 1024
+
+
+class AnswerSink(Protocol):
+    """Who waits for the answer: an exchange."""
+
+    def upstream_head(self, head: ResponseHead) -> bool:
+        """A final head has come, body bytes not yet. True: not wanted, the connection is to be cut."""
+
+    def upstream_data(self, data: bytes, done: bool) -> None:
+        """Body bytes as they came; `done` with the last of them (which may be none)."""
+
+    def upstream_lost(self, reason: str) -> None:
+        """The answer ended before its end. `reason` reads on from "the engine"."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection to one endpoint. Idle ones stand in `endpoint.idle`, most recently used last."""
+
+    __slots__ = ("_abandoned", "_paused", "_sink", "endpoint", "idle_since", "parser", "reused", "transport")
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.parser = ResponseParser()
+        self.transport: asyncio.Transport | None = None
+        self.reused = False
+        self.idle_since = 0.0
+        self._sink: AnswerSink | None = None
+        self._abandoned = False
+        self._paused = False
+
+    def send(self, sink: AnswerSink, head: bytes, body: bytes) -> None:
+        """Write a request; its answer goes to `sink`."""
+        transport = self.transport
+        assert transport is not None
+        self._sink = sink
+        if len(body) <= _JOINED_BYTES_MAX:
+            transport.write(head + body)
+        else:
+            transport.write(head)
+            transport.write(body)
+
+    def abandon(self) -> None:
+        """Nobody wants the answer any more, or the connection at all: the engine sees it closed at once."""
+        self._sink = None
+        self._abandoned = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    def pause_reading(self) -> None:
+        """Hold the engine back. Nothing happens once the answer is whole: an idle connection must be read."""
+        if self._sink is not None and not self._paused and self.transport is not None:
+            self._paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._paused and self.transport is not None:
+            self._paused = False
+            self.transport.resume_reading()
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        if self._abandoned:
+            self.transport.abort()
+            return
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def data_received(self, data: bytes) -> None:
+        sink = self._sink
+        if sink is None:
+            # Bytes that nobody asked for: whatever follows could be taken for another request's answer.
+            self.abandon()
+            return
+        parser = self.parser
+        headless = parser.head is None
+        try:
+            body = parser.feed(data)
+        except BadResponse as error:
+            self.abandon()
+            sink.upstream_lost(str(error))
+            return
+        if headless and parser.head is not None and sink.upstream_head(parser.head):
+            return
+        if parser.done:
+            self._sink = None
+            self._release()
+            sink.upstream_data(body, True)
+        elif body:
+            sink.upstream_data(body, False)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        sink = self._sink
+        self._sink = None
+        if sink is None:
+            try:
+                self.endpoint.idle.remove(self)
+            except ValueError:
+                pass
+        elif exc is None and self.parser.close():
+            sink.upstream_data(b"", True)
+        else:
+            how = "closed" if exc is None else "reset"
+            when = "in the middle of its answer" if self.parser.received else "before it answered"
+            sink.upstream_lost(f"{how} the connection {when}")
+
+    def _release(self) -> None:
+        """The answer is whole: keep the connection for another request, or close it."""
+        transport, endpoint, parser = self.transport, self.endpoint, self.parser
+        assert transport is not None
+        if (
+            parser.reusable
+            and not endpoint.retired
+            and not transport.is_closing()
+            and not transport.get_write_buffer_size()
+            and len(endpoint.idle) < UPSTREAM_IDLE_CONNECTIONS_MAX
+        ):
+            head = parser.head
+            if head is not None and head.keep_alive_s is not None:
+                endpoint.idle_limit_s = min(max(head.keep_alive_s - 1.0, 0.0), 60.0)
+            parser.reset()
+            self.resume_reading()
+            self.idle_since = time.monotonic()
+            endpoint.idle.append(self)
+        else:
+            transport.close()
+
+
+def take_idle(endpoint: Endpoint, now: float) -> UpstreamConnection | None:
+    """The most recently used idle connection that the engine should not have closed yet."""
+    while endpoint.idle:
+        connection = endpoint.idle.pop()
+        transport = connection.transport
+        if transport is None or transport.is_closing():
+            continue
+        if now - connection.idle_since >= endpoint.idle_limit_s:
+            connection.abandon()
+            continue
+        connection.reused = True
+        return connection
+    return None
+
+
+def close_idle(endpoint: Endpoint, now: float) -> None:
+    """Close what has been idle too long, or everything of an endpoint that is not routed to any more."""
+    idle = endpoint.idle
+    while idle and (endpoint.retired or now - idle[0].idle_since >= endpoint.idle_limit_s):
+        idle.pop(0).abandon()
+
+
+async def dial(connection: UpstreamConnection, timeout_s: float, context: ssl.SSLContext | None) -> None:
+    """Connect, with TLS where the route says so. Raises OSError (TLS failures are such) or TimeoutError."""
+    route = connection.endpoint.route
+    async with asyncio.timeout(timeout_s):
+        await asyncio.get_running_loop().create_connection(
+            lambda: connection,
+            route.host,
+            route.port,
+            ssl=context,
+            server_hostname=route.host if context is not None else None,
+        )

@@ -1,0 +1,122 @@
+"""The control process's end of a router's socket: sends tables, hands on what the router says, reconnects."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from llmgw.messages.frames import ROUTER_SOCKET, FrameError, FrameReader, encode_frame
+from llmgw.messages.routes import FromRouter, FromServer, Hello, RouteTable, StopRouter, Telemetry
+
+log = logging.getLogger(__name__)
+
+RECONNECT_S = 0.2
+# A router that lives greets at once; anything else that listens there is none.
+HELLO_TIMEOUT_S = 5.0
+_READ_BYTES = 256 * 1024
+
+
+class RouterLink:
+    """One router, found by its socket in the state folder. Callbacks run in the event loop, in order.
+
+    `on_hello` comes first on each connection and carries the table that the router routes by; the last table
+    given to `send_table` is then sent again if the router has another one, so that neither side's restart
+    loses it. A control process that has just started imports the hello's table before it sends its first.
+    """
+
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        on_hello: Callable[[Hello], None],
+        on_telemetry: Callable[[Telemetry], None],
+        on_lost: Callable[[], None] | None = None,
+        reconnect_s: float = RECONNECT_S,
+    ) -> None:
+        self.hello: Hello | None = None
+        """The router's greeting while it is connected, else None."""
+        self._path = state_dir / ROUTER_SOCKET
+        self._on_hello = on_hello
+        self._on_telemetry = on_telemetry
+        self._on_lost = on_lost
+        self._reconnect_s = reconnect_s
+        self._table: RouteTable | None = None
+        self._unsent: dict[type[FromServer], FromServer] = {}
+        self._wake = asyncio.Event()
+
+    @property
+    def connected(self) -> bool:
+        return self.hello is not None
+
+    def send_table(self, table: RouteTable) -> None:
+        """Have the router route by this table; only the last one matters. Acknowledged in telemetry (`acked`)."""
+        self._table = table
+        if self.connected:
+            self._enqueue(table)
+
+    def send_stop(self, drain_s: float) -> None:
+        """Have the router finish what runs and exit. Nothing happens while it is not connected."""
+        if self.connected:
+            self._enqueue(StopRouter(drain_s=drain_s))
+
+    async def run(self) -> None:
+        """Stay connected until cancelled, whatever the router does."""
+        while True:
+            try:
+                await self._converse()
+            except (OSError, FrameError, asyncio.IncompleteReadError, TimeoutError) as error:
+                if self.connected:
+                    log.info("the router at %s is gone: %s", self._path, error or "it closed the connection")
+            finally:
+                lost, self.hello = self.hello, None
+                self._unsent.clear()
+                if lost is not None and self._on_lost is not None:
+                    self._on_lost()
+            await asyncio.sleep(self._reconnect_s)
+
+    async def _converse(self) -> None:
+        reader, writer = await asyncio.open_unix_connection(str(self._path))
+        sender: asyncio.Task[None] | None = None
+        try:
+            frames: FrameReader[FromRouter] = FrameReader(FromRouter)
+            while True:
+                async with asyncio.timeout(None if self.connected else HELLO_TIMEOUT_S):
+                    data = await reader.read(_READ_BYTES)
+                if not data:
+                    return
+                for message in frames.feed(data):
+                    if isinstance(message, Telemetry) and self.connected:
+                        self._on_telemetry(message)
+                    elif isinstance(message, Hello):
+                        self._greeted(message)
+                        sender = sender or asyncio.create_task(self._send(writer))
+        finally:
+            if sender is not None:
+                sender.cancel()
+                with contextlib.suppress(asyncio.CancelledError, OSError):
+                    await sender
+            writer.close()
+
+    def _greeted(self, hello: Hello) -> None:
+        self.hello = hello
+        self._on_hello(hello)
+        table = self._table
+        if table is not None and (hello.table is None or hello.table.version != table.version):
+            self._enqueue(table)
+
+    def _enqueue(self, message: FromServer) -> None:
+        """A newer table replaces one that the router has not taken yet: the queue never grows."""
+        self._unsent[type(message)] = message
+        self._wake.set()
+
+    async def _send(self, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            unsent, self._unsent = self._unsent, {}
+            for message in unsent.values():
+                writer.write(encode_frame(message))
+            await writer.drain()

@@ -1,0 +1,100 @@
+"""Requests are read the same however their bytes are split, and nothing is kept that is not accounted for."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmgw.router.errors import ApiError
+from llmgw.router.limits import PIPELINED_MAX
+from llmgw.router.request import Request
+from llmgw.router.request_reader import BodyBudget, RequestReader
+
+BODY_BYTES_MAX = 2000
+bodies = st.lists(st.binary(max_size=60), min_size=1, max_size=5)
+cuts_of = st.lists(st.integers(0, 2000), max_size=40)
+
+
+def reader(budget: BodyBudget) -> RequestReader:
+    return RequestReader(body_bytes_max=BODY_BYTES_MAX, budget=budget, may_go_on=lambda: None)
+
+
+def feed_split(to: RequestReader, wire: bytes, cuts: list[int]) -> None:
+    places = sorted({0, len(wire), *(cut % (len(wire) + 1) for cut in cuts)})
+    for start, end in itertools.pairwise(places):
+        to.feed(wire[start:end])
+
+
+def as_bytes(number: int, body: bytes, offer: bool) -> bytes:
+    head = b"POST /v1/x%d HTTP/1.1\r\nHost: gw\r\nX-N: %d\r\n" % (number, number)
+    if offer:
+        head += b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
+    if number % 2:
+        chunks = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+        return head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+    return head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+@settings(max_examples=150, deadline=None)
+@given(bodies, cuts_of, st.booleans())
+def test_any_split_gives_the_same_requests(parts: list[bytes], cuts: list[int], offer: bool) -> None:
+    budget = BodyBudget(10**6)
+    read = reader(budget)
+    feed_split(read, b"".join(as_bytes(number, body, offer) for number, body in enumerate(parts)), cuts)
+    requests = [item for item in read.queue if isinstance(item, Request)]
+    assert [(item.path, item.body) for item in requests] == [
+        (f"/v1/x{number}", body) for number, body in enumerate(parts)
+    ]
+    assert budget.held == sum(map(len, parts))
+    read.close()
+    assert budget.held == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(bodies, cuts_of, st.binary(max_size=80), st.integers(0, 600), st.integers(0, 600))
+def test_damaged_requests_never_crash_and_an_error_is_the_last(
+    parts: list[bytes], cuts: list[int], junk: bytes, at: int, taken: int
+) -> None:
+    wire = b"".join(as_bytes(number, body, offer=False) for number, body in enumerate(parts))
+    wire = wire[: at % len(wire)] + junk + wire[at % len(wire) + taken :]
+    budget = BodyBudget(10**6)
+    read = reader(budget)
+    feed_split(read, wire, cuts)
+    errors = [item for item in read.queue if isinstance(item, ApiError)]
+    assert errors == list(read.queue)[-len(errors) :] if errors else True
+    assert len(errors) <= 1
+    assert read.refusing or not errors
+    read.close()
+    assert budget.held == 0
+
+
+def test_the_process_holds_no_more_bodies_than_it_may() -> None:
+    budget = BodyBudget(100)
+    first, second = reader(budget), reader(budget)
+    first.feed(as_bytes(0, b"x" * 90, False))
+    second.feed(as_bytes(0, b"x" * 90, False))
+    refusal = second.queue[-1]
+    assert isinstance(refusal, ApiError)
+    assert refusal.status == 503
+    first.close()
+    second.close()
+    assert budget.held == 0
+
+
+def test_a_body_that_grows_too_large_is_refused_on_the_way() -> None:
+    read = reader(BodyBudget(10**6))
+    read.feed(b"POST /v1/x HTTP/1.1\r\nHost: gw\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for _ in range(3):
+        read.feed(b"3e8\r\n" + b"x" * 1000 + b"\r\n")
+    refusal = read.queue[-1]
+    assert isinstance(refusal, ApiError)
+    assert refusal.status == 413
+
+
+def test_requests_sent_ahead_are_bounded() -> None:
+    read = reader(BodyBudget(10**6))
+    read.feed(b"GET /health HTTP/1.1\r\nHost: gw\r\n\r\n" * 500)
+    assert len(read.queue) == PIPELINED_MAX + 1
+    assert read.refusing
