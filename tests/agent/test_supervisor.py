@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from llmgw.agent.ports import is_free
 from llmgw.agent.processes import read_process, uncovered
 from llmgw.agent.supervisor import Supervisor
 from llmgw.messages.agent import HeldShard, Rendezvous
@@ -320,13 +321,23 @@ def test_a_gpu_is_given_to_one_shard_at_a_time(tmp_path: Path) -> None:
     run(test)
 
 
+def bound(other: socket.socket, port: int) -> bool:
+    try:
+        other.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
+
+
 def test_a_port_that_somebody_listens_on_is_passed_over(tmp_path: Path) -> None:
     async def test() -> None:
         with socket.socket() as other:
-            other.bind(("127.0.0.1", 0))
+            # Below the ports that the kernel hands out, so that the neighbour is not taken by a connection.
+            low = next(
+                port for port in range(20000, 30000, 2) if is_free("127.0.0.1", port + 1) and bound(other, port)
+            )
+            taken = low
             other.listen()
-            taken = other.getsockname()[1]
-            low = min(taken, 65534)
             async with running(tmp_path) as node:
                 supervisor = make_supervisor(make_config(tmp_path / "b", port_range=f"{low}-{low + 1}"))
                 await supervisor.start(make_spec("a"))
