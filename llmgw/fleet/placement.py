@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from llmgw.config.catalog import Profile
-from llmgw.fleet.model import Fleet, Node, NodeState, Seat
+from llmgw.fleet.model import Fleet, Node, NodeState, ReplicaState, Seat
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,6 @@ class Wanted:
 
     model: str
     profile: Profile
-    avoid: frozenset[str] = frozenset()
-    """Nodes that must not be used, whatever else holds."""
 
 
 @dataclass(slots=True)
@@ -31,11 +29,20 @@ class Room:
     """(model, node id) → shards of that model there."""
     singles_on_fabric: dict[str, int]
     """Fabric → GPUs held there by replicas of one node."""
+    ending: frozenset[str] = frozenset()
+    """Nodes that have yet to say that a shard of a failed replica has ended."""
 
     @classmethod
     def of(cls, fleet: Fleet) -> Room:
         """The room in the fleet as it stands."""
-        room = cls(used=fleet.gpus_in_use(), replicas_of={}, singles_on_fabric={})
+        ending = frozenset(
+            shard.node_id
+            for replica in fleet.replicas.values()
+            if replica.state is ReplicaState.FAILED
+            for shard in replica.shards.values()
+            if not shard.over
+        )
+        room = cls(used=fleet.gpus_in_use(), replicas_of={}, singles_on_fabric={}, ending=ending)
         for replica in fleet.replicas.values():
             if not replica.live:
                 continue
@@ -109,7 +116,8 @@ FILTERS: tuple[Filter, ...] = (
     Filter("has fewer usable GPUs than gpus_per_node", _fewer_gpus, lasting=True),
     Filter("has no usable fabric for a replica of several nodes", _no_fabric, lasting=True),
     Filter("is not on the fabric that the profile names", _other_fabric, lasting=True),
-    Filter("holds the replica that is to be replaced", lambda n, w, r: n.node_id in w.avoid),
+    # The node may be what the replica died of: its agent's silence only shows later.
+    Filter("has not ended a shard of a failed replica yet", lambda n, w, r: n.node_id in r.ending),
     Filter("has too few free GPUs", lambda n, w, r: len(r.free(n)) < w.profile.gpus_per_node),
 )
 

@@ -261,7 +261,7 @@ class Exchange:
             client.close_after_answer()
         if self._event_stream:
             lines.append(b"x-accel-buffering: no\r\n")
-        lines.append(b"x-request-id: %b\r\n" % request.request_id)
+        lines.append(b"x-request-id: %b\r\nx-llmgw-replica: %b\r\n" % (request.request_id, endpoint.id.encode()))
         if not client.keeps_alive():
             lines.append(b"connection: close\r\n")
         lines.append(b"\r\n")
@@ -372,5 +372,13 @@ class Exchange:
 
 # Said by the gateway itself, or about the engine's connection only.
 _REPLACED = frozenset(
-    (b"x-request-id", b"x-accel-buffering", b"proxy-authenticate", b"upgrade", b"trailer", b"proxy-connection")
+    (
+        b"x-request-id",
+        b"x-llmgw-replica",
+        b"x-accel-buffering",
+        b"proxy-authenticate",
+        b"upgrade",
+        b"trailer",
+        b"proxy-connection",
+    )
 )

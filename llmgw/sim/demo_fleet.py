@@ -101,12 +101,26 @@ class DemoFleet:
         write_private(self.folder / "server.yaml", yaml.safe_dump(self._server_config(ports), sort_keys=False))
 
     async def start(self) -> None:
-        """Start server and agents; returns when the admin API answers. Raises DemoError."""
+        """Start agents and server; returns when the admin API answers. Raises DemoError."""
+        # The agents first: they are dialling when the server opens, so that it knows them all when its short
+        # settling ends, and places on the whole fleet.
+        for node in NODES:
+            self.start_agent(node)
+        await self._wait_until_agents_dial()
         self.start_server()
         await self.wait_for_admin()
         self._write_pointer()
-        for node in NODES:
-            self.start_agent(node)
+
+    async def _wait_until_agents_dial(self) -> None:
+        deadline = time.monotonic() + SERVER_START_S
+        waiting = set(NODES)
+        while waiting and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+            for node in list(waiting):
+                if "agent starts" in self.last_words(node):
+                    waiting.discard(node)
+                elif self._processes[node].poll() is not None:
+                    raise DemoError(f"{node}'s agent did not start; its last words:\n{self.last_words(node)}")
 
     def start_server(self) -> None:
         """Start the control plane, in a session of its own."""
@@ -263,7 +277,7 @@ class DemoFleet:
             "mgmt_addr": address,
             "heartbeat_interval": "2s",
             "reconnect_base": "250ms",
-            "reconnect_max": "2s",
+            "reconnect_max": "1s",
             "fabrics": [{"name": fabric, "hcas": hardware.adapters, "rate_gbps": 400}],
             "discovery": {"nvidia_smi": str(hardware.nvidia_smi), "ib_root": str(hardware.ib_root)},
             "engines": engines,

@@ -122,7 +122,7 @@ def test_only_leaders_listen(fleet: RunningFleet) -> None:
     from llmgw.sim.scenarios.judge import listening_shards
 
     replicas = fleet.ready("demo/big")
-    listening = fleet.run(listening_shards(replicas))
+    listening = listening_shards(replicas)
     assert listening == {
         shard["shard_id"]: shard["rank"] == 0 for replica in replicas for shard in replica["shards"]
     }

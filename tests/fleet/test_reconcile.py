@@ -235,3 +235,13 @@ def test_a_late_message_of_an_ended_shard_does_not_bring_it_back(world: World) -
     report(world.fleet, "node01", None, [held], world.now)
     world.turn()
     assert replica_id not in world.fleet.replicas
+
+
+def test_a_gang_that_died_of_a_node_is_not_placed_on_that_node_again(world: World) -> None:
+    # node02 dies; its agent's silence shows only seconds later, but the leader on node01 fails at once.
+    world.kill("node02")
+    world.run(3)
+    (replacement,) = [
+        r for r in world.replicas("big") if world.fleet.replicas[r].state is ReplicaState.STARTING
+    ] or [r for r in world.serving("big") if r not in ("big-1", "big-2")]
+    assert set(world.fleet.replicas[replacement].node_ids) == {"node03", "node04"}

@@ -7,6 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import psutil
+
 from llmgw.sim.demo_fleet import DemoFleet
 
 
@@ -63,19 +65,13 @@ async def ready_replicas(fleet: DemoFleet, model: str | None = None) -> list[dic
     return [item for item in replicas if item["state"] == "ready" and model in (None, item["model"])]
 
 
-async def listening_shards(replicas: list[dict[str, Any]]) -> dict[str, bool]:
-    """Shard id → whether an engine of it answers HTTP at the port that its leader has, on its node."""
-    from llmgw.sim.demo_fleet import NODES
-
-    found = {}
-    for replica in replicas:
-        port = int(replica["endpoint"].rpartition(":")[2])
-        for shard in replica["shards"]:
-            address = NODES[shard["node"]][0]
-            try:
-                _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), 2.0)
-                writer.close()
-                found[shard["shard_id"]] = True
-            except (OSError, TimeoutError):
-                found[shard["shard_id"]] = False
-    return found
+def listening_shards(replicas: list[dict[str, Any]]) -> dict[str, bool]:
+    """Shard id → whether its engine's process listens on any port, as the kernel says."""
+    return {
+        shard["shard_id"]: any(
+            connection.status == psutil.CONN_LISTEN
+            for connection in psutil.Process(shard["engine_pid"]).net_connections("tcp")
+        )
+        for replica in replicas
+        for shard in replica["shards"]
+    }

@@ -20,7 +20,7 @@ async def node_loss(fleet: DemoFleet, judge: Judge) -> None:
     replicas = await ready_replicas(fleet)
     judge.tell(f"{len(replicas)} replicas are ready")
     await _serve_through_each(fleet, judge, replicas)
-    listening = await listening_shards(replicas)
+    listening = listening_shards(replicas)
     wrong = [
         shard["shard_id"]
         for replica in replicas
