@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 _SYSTEMD_FIRST_FD = 3
 # sun_path of unix(7), without the NUL at its end.
 _SOCKET_PATH_BYTES_MAX = 107
-# Beside a client's and its engine's descriptor: listeners, the control socket, files.
-_SPARE_DESCRIPTORS = 64
 
 
 class StartError(Exception):
@@ -256,7 +254,7 @@ def _raise_file_limit(connections_max: int) -> None:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
-    needed = connections_max * 2 + _SPARE_DESCRIPTORS
+    needed = connections_max * 2
     if soft != resource.RLIM_INFINITY and soft < needed:
         log.warning(
             "this process may open %d files, and %d connections need %d; raise its limit (LimitNOFILE=%d under "

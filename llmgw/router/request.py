@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import functools
+import random
 import re
 from collections.abc import Iterable
 
@@ -105,7 +106,7 @@ class Request:
             doomed = tuple(token + b": " for token in named if token and token != b"content-type")
             lines = [line for line in lines if not (doomed and line.startswith(doomed))]
         if _REQUEST_ID.fullmatch(self.request_id) is None:
-            self.request_id = b"req-" + os.urandom(12).hex().encode()
+            self.request_id = b"req-%024x" % random.getrandbits(96)
         lines.append(b"x-request-id: %b\r\n" % self.request_id)
         self.lines = lines
         self._read_target(target)
@@ -134,17 +135,21 @@ class Request:
 
     def upstream_target(self) -> bytes:
         """Path and query as they go to an engine. Raises ApiError (404) for a path that could climb or hide."""
-        path = self.path
-        if (
-            _PATH.fullmatch(path) is None
-            or "%" in path
-            or "//" in path
-            or any(part in (".", "..") for part in path.split("/"))
-        ):
-            raise ApiError(
-                404,
-                f"The path {path[:200]!r} is not served here; paths are plain, like /v1/chat/completions.",
-                type="not_found_error",
-                code="not_found",
-            )
-        return path.encode("ascii") + self.query
+        return _checked_path(self.path) + self.query
+
+
+@functools.lru_cache(maxsize=256)
+def _checked_path(path: str) -> bytes:
+    if (
+        _PATH.fullmatch(path) is None
+        or "%" in path
+        or "//" in path
+        or any(part in (".", "..") for part in path.split("/"))
+    ):
+        raise ApiError(
+            404,
+            f"The path {path[:200]!r} is not served here; paths are plain, like /v1/chat/completions.",
+            type="not_found_error",
+            code="not_found",
+        )
+    return path.encode("ascii")

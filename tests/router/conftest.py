@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ def new_router(tmp_path: Path) -> Iterator[Callable[..., RouterProcess]]:
     """Starts routers of a test's own."""
     started: list[RouterProcess] = []
 
-    def start(*arguments: str, state: Path = tmp_path / "state", **options: str) -> RouterProcess:
+    def start(*arguments: str, state: Path = tmp_path / "state", **options: Any) -> RouterProcess:
         started.append(RouterProcess(state, *arguments, **options))
         return started[-1]
 

@@ -33,13 +33,19 @@ async def until(condition: Callable[[], object], what: str, deadline_s: float = 
 class RouterProcess:
     """`llmgw router` as the operating system runs it."""
 
-    def __init__(self, state: Path, *arguments: str, listen: str = "127.0.0.1:0") -> None:
+    def __init__(
+        self,
+        state: Path,
+        *arguments: str,
+        listen: str = "127.0.0.1:0",
+        program: tuple[str, ...] = PROGRAM,
+    ) -> None:
         self.state = state
         state.mkdir(parents=True, exist_ok=True)
         self.log_path = state / "output.log"
         with self.log_path.open("ab") as output:
             self.process = subprocess.Popen(
-                [*PROGRAM, f"--state={state}", f"--listen={listen}", *arguments],
+                [*program, f"--state={state}", f"--listen={listen}", *arguments],
                 stdout=output,
                 stderr=output,
                 start_new_session=True,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 
 import pytest
 
-from tests.router.support import EVENT_STREAM, Fleet, chunk, hang, model, plain, post, until
+from tests.router.support import EVENT_STREAM, Fleet, chunk, fleet_of, hang, model, plain, post, until
 
 STREAM = b'{"model":"m","stream":true}'
 
@@ -57,19 +58,30 @@ def test_in_the_middle_of_a_stream(play) -> None:
     play(scenario)
 
 
-def test_while_the_engine_is_being_connected(play) -> None:
-    async def scenario(fleet: Fleet) -> None:
-        # An address of TEST-NET-1 (RFC 5737): nobody answers, or the network says so at once.
-        await fleet.route(model("m", 9).__class__(name="m", endpoints=[_nowhere()]))
-        client = await fleet.client()
-        client.send(post())
-        await asyncio.sleep(0.1)
-        client.writer.transport.abort()
-        outcome = await fleet.outcome()
-        assert outcome.status in (499, 502)
-        await until(lambda: not fleet.in_flight, "nothing is in flight")
+def test_while_the_engine_is_being_connected(new_router) -> None:
+    async def main() -> None:
+        router = await new_router("--connect-timeout-s=30").serving()
+        with socket.socket() as full:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            port = full.getsockname()[1]
+            fillers = [socket.socket() for _ in range(4)]
+            for filler in fillers:  # the queue is full: further connections wait for an answer
+                filler.setblocking(False)
+                filler.connect_ex(("127.0.0.1", port))
+            async with fleet_of(router) as fleet:
+                await fleet.route(model("m", port))
+                client = await fleet.client()
+                client.send(post())
+                await until(lambda: fleet.in_flight == {"m-0": 1}, "the router is connecting")
+                client.writer.transport.abort()
+                outcome = await fleet.outcome()
+                assert (outcome.status, outcome.endpoint) == (499, "m-0")
+                await until(lambda: not fleet.in_flight, "nothing is in flight")
+            for filler in fillers:
+                filler.close()
 
-    play(scenario)
+    asyncio.run(main())
 
 
 def test_an_engine_that_writes_to_nobody_does_not_hurt_the_next_request(play) -> None:
@@ -84,9 +96,3 @@ def test_an_engine_that_writes_to_nobody_does_not_hurt_the_next_request(play) ->
         assert (await fleet.ask(post())).body == b"good"
 
     play(scenario)
-
-
-def _nowhere():
-    from llmgw.messages.routes import RouteEndpoint
-
-    return RouteEndpoint(id="nowhere", host="192.0.2.1", port=9)

@@ -293,3 +293,23 @@ def test_file_limits_that_are_too_low_are_said(tmp_path: Path) -> None:
     process.communicate()
     assert "may open 256 files" in said
     assert "LimitNOFILE=" in said
+
+
+def test_without_uvloop_the_standard_loop_serves(new_router) -> None:
+    program = (PROGRAM[0], "-c", "import sys; sys.modules['uvloop'] = None\n" + PROGRAM[2])
+
+    async def main() -> None:
+        router = await new_router(program=program).serving()
+        async with fleet_of(router) as fleet:
+            (engine,) = await fleet.serve(plain(b"good"))
+            assert (await fleet.ask(post(b'{"model":"m","x":"' + b"y" * 3_000_000 + b'"}'))).body == b"good"
+            engine.script = hang
+            client = await fleet.client()
+            client.send(post())
+            await until(lambda: len(engine.requests) == 2, "the engine has the request")
+            client.close()
+            await asyncio.wait_for(engine.requests[1].closed.wait(), 5)
+            router.process.send_signal(signal.SIGTERM)
+            await until(lambda: router.process.poll() == 0, "it has ended")
+
+    asyncio.run(main())
