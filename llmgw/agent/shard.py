@@ -18,7 +18,6 @@ import structlog
 
 from llmgw.agent.ending import end_processes
 from llmgw.agent.logs import LogError, log_path, read_tail, rotate
-from llmgw.agent.probe import Prober
 from llmgw.agent.processes import (
     Child,
     Exit,
@@ -29,6 +28,7 @@ from llmgw.agent.processes import (
     is_alive,
     spawn,
 )
+from llmgw.agent.readiness import wait_for_answers
 from llmgw.agent.spec_store import SavedProcess, ShardRecord, SpecStore
 from llmgw.config.addresses import join_host_port
 from llmgw.engines.base import LaunchPlan, ProcessPlan
@@ -38,8 +38,6 @@ log = structlog.get_logger("agent")
 
 # A worker serves nothing; one that dies of a wrong flag does so at once, and is not called ready before.
 WORKER_SETTLES_S = 1.0
-# An engine adopted while `ready` is busy, not dead, for at least this long (DESIGN.md section 6).
-ADOPTED_SILENCE_S_MIN = 600.0
 LOG_CHECK_S = 5.0
 RENDEZVOUS_LOOK_S = 0.5
 
@@ -265,59 +263,24 @@ class Shard:
         if record.readiness is None or record.http_port is None:
             if record.phase != "ready":
                 await asyncio.sleep(WORKER_SETTLES_S)
-                await self._transition("ready")
-            return None
-        prober = Prober(self._host.address, record.http_port)
-        try:
-            return await self._probe_until_ready(prober)
-        finally:
-            await prober.close()
-
-    async def _probe_until_ready(self, prober: Prober) -> Failure | None:
-        spec, record = self.record.spec, self.record
-        assert record.readiness is not None
-        loaded = record.load is None
-        allowed_s = spec.load_timeout_s + (spec.rendezvous_timeout_s if spec.nodes > 1 else 0.0)
-        began = record.started_boot_s if record.started_boot_s is not None else record.received_boot_s
-        if record.phase == "ready":
-            began, allowed_s = self._host.now_boot_s(), max(allowed_s, ADOPTED_SILENCE_S_MIN)
-        note = "no check was answered"
-        while True:
-            left_s = began + allowed_s - self._host.now_boot_s()
-            if left_s <= 0:
-                return Failure(self._too_late(loaded, allowed_s, note))
-            ready = False
-            try:
-                async with asyncio.timeout(left_s):
-                    if not loaded and record.load is not None:
-                        result = await prober.loaded(record.load)
-                        loaded, note = result.ok, result.note
-                    if loaded:
-                        result = await prober.works(record.readiness)
-                        ready, note = result.ok, result.note
-            except TimeoutError:
-                pass  # what the check before this last one said tells more
-            if ready:
-                self._progress = None
-                if self.record.phase != "ready":
-                    await self._transition("ready")
-                return None
-            if self.record.phase != "ready":
-                self._progress = Progress(what="load", note=note)
-            await asyncio.sleep(min(self._host.health_interval_s, max(0.01, left_s)))
-
-    def _too_late(self, loaded: bool, allowed_s: float, note: str) -> str:
-        if self.record.phase == "ready":
-            return f"the engine did not answer within {allowed_s:g} s of its adoption ({note})"
-        if loaded:
-            return (
-                f"the engine loaded but did not answer a one-token request within {allowed_s:g} s of its start "
-                f"({note})"
+        else:
+            too_late = await wait_for_answers(
+                record,
+                self._host.address,
+                interval_s=self._host.health_interval_s,
+                now_boot_s=self._host.now_boot_s,
+                on_note=self._note,
             )
-        return (
-            f"the engine did not answer within {allowed_s:g} s of loading ({note}); "
-            "read its log, or raise the profile's load_timeout"
-        )
+            if too_late is not None:
+                return Failure(too_late)
+        self._progress = None
+        if self.record.phase != "ready":
+            await self._transition("ready")
+        return None
+
+    def _note(self, note: str) -> None:
+        if self.record.phase != "ready":
+            self._progress = Progress(what="load", note=note)
 
     # The end.
 
