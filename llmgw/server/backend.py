@@ -40,6 +40,8 @@ from llmgw.server.views import (
 
 LOG_TIMEOUT_S = 10.0
 REPLICAS_MAX = 1000
+LAST_WORDS_END = 2**53
+"""An offset that no log reaches: the reader has everything."""
 NAMES_SHOWN_MAX = 20
 
 
@@ -340,13 +342,14 @@ def _last_words(failure: Failure, rank: int, offset: int | None) -> LogView:
     text = "\n".join(shard.output_tail) + "\n" if shard.output_tail else ""
     ending = f"-- {shard.reason} --\n"
     whole = text + ending
-    start = min(offset or 0, len(whole.encode()))
+    # Whoever followed while it ran has read the output; what is new is only how it ended.
+    text = whole if not offset else ending if offset < LAST_WORDS_END else ""
     return LogView(
         replica_id=failure.replica_id,
         rank=rank,
         node=shard.node,
-        offset=start,
-        next_offset=len(whole.encode()),
-        text=whole if not start else "",
+        offset=offset or 0,
+        next_offset=LAST_WORDS_END,
+        text=text,
         shard_over=True,
     )

@@ -215,7 +215,10 @@ class DemoFleet:
         for process in self._processes.values():
             if process.poll() is None:
                 process.kill()
-        kill_all([*self.engines(), *self._routers()], signal.SIGKILL)
+        deadline = time.monotonic() + 5.0
+        while (left := [*self.engines(), *self._routers()]) and time.monotonic() < deadline:
+            kill_all(left, signal.SIGKILL)
+            await asyncio.sleep(0.05)
         self._remove_pointer()
         if not self.options.keep and self.options.folder is None:
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -13,7 +13,7 @@ from llmgw.cli.ctl.client import AdminClient, segment, shaped
 from llmgw.cli.ctl.failures import RefusedError
 from llmgw.cli.ctl.options import Ctl, command, note
 from llmgw.cli.ctl.patience import Patience
-from llmgw.cli.ctl.replicas import REPLICA, resolve
+from llmgw.cli.ctl.replicas import REPLICA, resolve_ended
 
 if TYPE_CHECKING:
     from llmgw.messages.admin import LogView
@@ -39,7 +39,7 @@ def logs(
 ) -> None:
     """Show the output of a replica's engine."""
     with ctl.connect() as api:
-        name = resolve(api, replica)
+        name = resolve_ended(api, replica)
         path = f"replicas/{segment(name)}/logs"
         value = api.get(path, rank=rank, stream=stream, lines=lines)
         if not follow:

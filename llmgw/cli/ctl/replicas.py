@@ -12,6 +12,7 @@ from llmgw.cli.ctl.client import AdminClient, segment, shaped
 from llmgw.cli.ctl.names import replica_named
 from llmgw.cli.ctl.options import Ctl, command
 from llmgw.cli.output import Column, format_age, print_table
+from llmgw.config.errors import SentenceError
 
 if TYPE_CHECKING:
     from llmgw.messages.admin import ReplicaView, ShardView
@@ -43,7 +44,7 @@ def replicas(
 
 @command(app, "restart")
 def restart(ctl: Ctl, replica: REPLICA) -> None:
-    """Stop a replica and let it be built again."""
+    """Replace a replica by a fresh one, which is ready before this one stops."""
     with ctl.connect() as api:
         ctl.show_done(api.post(f"replicas/{segment(resolve(api, replica))}/restart"))
 
@@ -54,6 +55,14 @@ def resolve(api: AdminClient, text: str) -> str:
 
     views = shaped(api.get("replicas"), list[ReplicaView])
     return replica_named(text, [view.replica_id for view in views])
+
+
+def resolve_ended(api: AdminClient, text: str) -> str:
+    """As `resolve`, but a name that no running replica has may be that of one that ended: the server knows."""
+    try:
+        return resolve(api, text)
+    except SentenceError:
+        return text
 
 
 def _print_replicas(views: list[ReplicaView]) -> None:
