@@ -39,4 +39,4 @@ def router(
     options = RouterOptions(
         state=state, listen=listen, listen_fd=listen_fd, ignore_sigint=ignore_sigint, limits=limits
     )
-    raise typer.Exit(run_router(options))
+    run_router(options)

@@ -20,7 +20,8 @@ from typing import Any
 
 from llmgw import __version__
 from llmgw.config.addresses import split_host_port
-from llmgw.config.listeners import BACKLOG, ListenError, bound_address, open_listener
+from llmgw.config.errors import SentenceError
+from llmgw.config.listeners import BACKLOG, bound_address, open_listener
 from llmgw.messages.frames import ROUTER_LOCK, ROUTER_SOCKET, ROUTER_TABLE
 from llmgw.messages.routes import Hello
 from llmgw.router.control import ControlServer
@@ -36,7 +37,7 @@ _SYSTEMD_FIRST_FD = 3
 _SOCKET_PATH_BYTES_MAX = 107
 
 
-class StartError(Exception):
+class StartError(SentenceError):
     """The router cannot start; the message is a sentence for the operator."""
 
 
@@ -51,26 +52,21 @@ class RouterOptions:
     limits: Limits = field(default_factory=Limits)
 
 
-def run_router(options: RouterOptions) -> int:
-    """Run until stopped; returns the exit code. A reason not to start goes to stderr as one sentence."""
+def run_router(options: RouterOptions) -> None:
+    """Run until stopped. Raises SentenceError when it cannot start."""
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s router %(levelname)s %(message)s"
     )
-    try:
-        with contextlib.ExitStack() as stack:
-            state = _open_state(options.state)
-            stack.enter_context(_lock(state / ROUTER_LOCK))
-            listeners = _listeners(options)
-            for sock in listeners:
-                stack.enter_context(sock)
-            control_socket = stack.enter_context(_control_socket(state / ROUTER_SOCKET))
-            _raise_file_limit(options.limits.connections_max)
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                runner.run(_serve(options, listeners, control_socket))
-    except (StartError, ListenError) as error:
-        print(f"llmgw router: {error}", file=sys.stderr)
-        return 1
-    return 0
+    with contextlib.ExitStack() as stack:
+        state = _open_state(options.state)
+        stack.enter_context(_lock(state / ROUTER_LOCK))
+        listeners = _listeners(options)
+        for sock in listeners:
+            stack.enter_context(sock)
+        control_socket = stack.enter_context(_control_socket(state / ROUTER_SOCKET))
+        _raise_file_limit(options.limits.connections_max)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(options, listeners, control_socket))
 
 
 async def _serve(options: RouterOptions, listeners: list[socket.socket], control_socket: socket.socket) -> None:
@@ -196,7 +192,7 @@ def _listeners(options: RouterOptions) -> list[socket.socket]:
         host, port = split_host_port(options.listen)
     except ValueError as error:
         raise StartError(f"--listen: {error}") from None
-    return [open_listener(host, port)]
+    return [open_listener(host, port, setting="--listen")]
 
 
 def _systemd_sockets() -> list[socket.socket]:

@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from llmgw.config.listeners import ListenError, bound_address, open_listener
@@ -22,8 +21,6 @@ def start_router(
     state_dir: Path,
     listen_socket: socket.socket,
     settings: RouterSettings,
-    *,
-    program: Sequence[str] = PROGRAM,
 ) -> subprocess.Popen[bytes]:
     """Start `llmgw router` in a session of its own, so that no signal meant for this process reaches it.
 
@@ -35,7 +32,7 @@ def start_router(
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = listen_socket.fileno()
     argv = [
-        *program,
+        *PROGRAM,
         f"--state={state_dir}",
         f"--listen-fd={descriptor}",
         f"--body-bytes-max={settings.body_bytes_max}",

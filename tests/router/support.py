@@ -17,7 +17,7 @@ from pathlib import Path
 from llmgw.messages.routes import Hello, ModelRoute, Outcome, RouteEndpoint, RouteTable, TableVersion, Telemetry
 from llmgw.server.router_link import RouterLink
 
-PROGRAM = (sys.executable, "-c", "import typer; from llmgw.cli.router import router; typer.run(router)")
+PROGRAM = (sys.executable, "-m", "llmgw", "router")
 DEADLINE_S = 10.0
 EVENT_STREAM = b"content-type: text/event-stream\r\n"
 

@@ -23,7 +23,7 @@ def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
 
 def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 1
-    lines = [line for line in done.stderr.splitlines() if line.startswith("llmgw router: ")]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, done.stderr
     assert "Traceback" not in done.stderr
     return lines[0]
@@ -33,15 +33,18 @@ def test_a_busy_port_is_named_in_a_sentence(tmp_path: Path) -> None:
     with open_listener("127.0.0.1", 0) as taken:
         address = bound_address(taken)
         said = one_sentence(run(f"--state={tmp_path}", f"--listen={address}"))
-        assert address in said
-        assert "another process listens there" in said
-        with pytest.raises(ListenError, match="another process listens there"):
+        assert f"port {address.rpartition(':')[2]} on 127.0.0.1 is busy" in said
+        with pytest.raises(ListenError, match="is busy"):
             open_listener("127.0.0.1", taken.getsockname()[1])
 
 
 @pytest.mark.parametrize(
     ("listen", "said"),
-    [("192.0.2.7:8000", "no such address"), ("nowhere", "--listen"), ("name.invalid:80", "no address here")],
+    [
+        ("192.0.2.7:8000", "no address of this host"),
+        ("nowhere", "--listen"),
+        ("name.invalid:80", "no address of this host"),
+    ],
 )
 def test_an_address_that_is_not_ours_is_named_in_a_sentence(tmp_path: Path, listen: str, said: str) -> None:
     assert said in one_sentence(run(f"--state={tmp_path}", f"--listen={listen}"))
@@ -136,7 +139,7 @@ def test_a_started_router_inherits_the_socket_ignores_ctrl_c_and_survives_its_pa
         "from llmgw.config.server import RouterSettings\n"
         "from llmgw.server.router_process import bound_address, open_listener, start_router\n"
         "sock = open_listener('127.0.0.1', 0)\n"
-        f"child = start_router(Path({str(state)!r}), sock, RouterSettings(), program={PROGRAM!r})\n"
+        f"child = start_router(Path({str(state)!r}), sock, RouterSettings())\n"
         "print(child.pid, bound_address(sock), flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -168,14 +171,14 @@ def test_a_replacement_takes_over_the_socket_while_clients_queue_on_it(tmp_path:
     async def main() -> None:
         with open_listener("127.0.0.1", 0) as sock:
             address = sock.getsockname()
-            first = start_router(tmp_path, sock, RouterSettings(), program=PROGRAM)
+            first = start_router(tmp_path, sock, RouterSettings())
             log = tmp_path / "router.log"
             await until(lambda: f"(pid {first.pid})" in log.read_text(), "the first serves")
             first.send_signal(signal.SIGTERM)
             await until(lambda: first.poll() is not None, "the first has ended")
             client = Client(*await asyncio.open_connection(*address))  # queues: nobody accepts
             client.send(b"GET /health HTTP/1.1\r\nhost: gw\r\n\r\n")
-            second = start_router(tmp_path, sock, RouterSettings(), program=PROGRAM)
+            second = start_router(tmp_path, sock, RouterSettings())
             assert (await client.answer()).status == 200
             client.close()
             second.kill()
@@ -296,7 +299,11 @@ def test_file_limits_that_are_too_low_are_said(tmp_path: Path) -> None:
 
 
 def test_without_uvloop_the_standard_loop_serves(new_router) -> None:
-    program = (PROGRAM[0], "-c", "import sys; sys.modules['uvloop'] = None\n" + PROGRAM[2])
+    without = (
+        "import sys; sys.modules['uvloop'] = None; sys.argv.insert(1, 'router')\n"
+        "from llmgw.__main__ import main; main()"
+    )
+    program = (sys.executable, "-c", without)
 
     async def main() -> None:
         router = await new_router(program=program).serving()
