@@ -42,7 +42,7 @@ def test_what_is_no_terminal_gets_json_from_both_kinds_of_loggers() -> None:
     stream = io.StringIO()
     set_up_logs({}, stream)
     structlog.get_logger("agent.link").info("registered", node="node01", gpus=8)
-    logging.getLogger("uvicorn.error").warning("took %d s", 3)
+    logging.getLogger("some.library").warning("took %d s", 3)
     try:
         raise ValueError("broken")
     except ValueError:
@@ -54,7 +54,7 @@ def test_what_is_no_terminal_gets_json_from_both_kinds_of_loggers() -> None:
         *("node01", 8),
     )
     assert first["timestamp"].endswith("Z")
-    assert (second["message"], second["level"], second["logger"]) == ("took 3 s", "warning", "uvicorn.error")
+    assert (second["message"], second["level"], second["logger"]) == ("took 3 s", "warning", "some.library")
     assert "ValueError: broken" in third["exception"]
 
 

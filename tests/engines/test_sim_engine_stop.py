@@ -18,6 +18,8 @@ def refused(port: int) -> bool:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # queued on the listener when that was closed
+        return False
     return False
 
 

@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from llmgw.cli.sim import app
 from llmgw.hardware.gpus import read_gpus
 from llmgw.hardware.nvidia_smi import QUERY_FIELDS, query_args
 from llmgw.hardware.ports import read_ports
@@ -53,9 +51,9 @@ def used_mib(node: SimulatedHardware) -> list[int | None]:
 
 
 def llmgw_sim(*args: object) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [str(arg) for arg in args])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.stdout, result.stderr
+    argv = [sys.executable, "-m", "llmgw", "sim", *map(str, args)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_nvidia_smi_answers_every_field_in_the_order_asked(node: SimulatedHardware) -> None:
