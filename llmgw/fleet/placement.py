@@ -232,12 +232,3 @@ def _why_not(fleet: Fleet, wanted: Wanted, verdict: Verdict) -> str:
             per_fabric[name] = per_fabric.get(name, 0) + 1
     have = ", ".join(f"{count} on {name}" for name, count in sorted(per_fabric.items()))
     return f"needs {need}; feasible are {have}" + (f"; {tally}" if tally else "")
-
-
-def never_fits(fleet: Fleet, wanted: Wanted) -> bool:
-    """True when every node is refused for a reason that waiting will not end."""
-    room = Room(used={}, replicas_of={}, singles_on_fabric={})
-    for node in fleet.nodes.values():
-        if not any(item.lasting and item.refuses(node, wanted, room) for item in FILTERS):
-            return False
-    return bool(fleet.nodes)

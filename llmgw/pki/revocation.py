@@ -83,8 +83,16 @@ def read_list(path: Path, roots: list[x509.Certificate]) -> SignedList:
 class RevocationList:
     """The list in force. `refusal` looks at the file (one stat) each time, so a revocation acts at once."""
 
-    def __init__(self, path: str | Path, ca_path: str | Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        ca_path: str | Path,
+        clock: Callable[[], float] = time.time,
+        remembered: Mapping[str, float] | None = None,
+    ) -> None:
         """`path` is the signed list, `ca_path` the root's certificate, `clock` gives seconds since the epoch.
+
+        `remembered` is what earlier lists held (serial → when): a list that is lost un-revokes nobody.
 
         A list that is not there means that nothing was revoked yet, and is a finding. A list that is there and
         cannot be believed is refused at the start, when no earlier one could stay in force. Raises PkiError.
@@ -93,6 +101,7 @@ class RevocationList:
         self._clock = clock
         self._roots = load_certificates(Path(ca_path), "authority's root certificate", "Copy ca.pem there.")
         self._list = SignedList(-1, {})
+        self._remembered = dict(remembered or {})
         self._problem: str | None = None
         self._seen = self._signature()
         if self._seen is None:
@@ -102,8 +111,7 @@ class RevocationList:
 
     def refusal(self, peer: Peer) -> str | None:
         """Why `peer` must not be served now, as a sentence; None when it may."""
-        self._read_again_if_changed()
-        revoked = self._list.revoked
+        revoked = self.revoked()
         again = (
             f"Enrol the node again: llmgw ctl cert issue-client {peer.node_id} --address {peer.address or 'IP'}"
         )
@@ -116,6 +124,13 @@ class RevocationList:
         if self._clock() >= peer.not_after:
             return f"The certificate of {peer.node_id} expired on {day(peer.not_after)}. {again}"
         return None
+
+    def revoked(self) -> Mapping[str, float]:
+        """Every serial that is revoked now, and when that was (seconds since the epoch)."""
+        self._read_again_if_changed()
+        if not self._remembered:
+            return self._list.revoked
+        return {**self._remembered, **self._list.revoked}
 
     def findings(self) -> list[Finding]:
         """What is wrong with the list, if anything."""

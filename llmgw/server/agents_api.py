@@ -46,13 +46,11 @@ class AgentsApi:
         *,
         revocations: RevocationList | None,
         renewer: Renewer | None,
-        revoked_in_store: Callable[[str], bool],
         server_version: str,
     ) -> None:
         self._hub = hub
         self._revocations = revocations
         self._renewer = renewer
-        self._revoked_in_store = revoked_in_store
         self._server_version = server_version
         self._decoders: dict[type, msgspec.json.Decoder[Any]] = {
             kind: msgspec.json.Decoder(kind) for kind in (Register, Poll, Report, Renew)
@@ -151,8 +149,6 @@ class AgentsApi:
             raise HubError(403, "no_certificate", "this connection carries no client certificate")
         peer = peer_from_der(der)
         refusal = self._revocations.refusal(peer) if self._revocations is not None else None
-        if refusal is None and (self._revoked_in_store(peer.serial) or self._revoked_in_store(peer.origin)):
-            refusal = f"the certificate of {peer.node_id} was revoked; enrol the node again"
         if refusal is not None:
             log.warning("revoked certificate refused", node=peer.node_id)
             raise HubError(403, "revoked", refusal)

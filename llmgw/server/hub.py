@@ -33,7 +33,7 @@ from llmgw.messages.agent import (
     Reported,
 )
 from llmgw.messages.findings import Finding
-from llmgw.messages.routes import ModelRoute, RouteEndpoint, RouteTable, TableVersion, Telemetry
+from llmgw.messages.routes import RouteEndpoint, RouteTable, TableVersion, Telemetry
 from llmgw.server.mailbox import Mailbox
 
 log = structlog.get_logger("hub")
@@ -449,11 +449,3 @@ class Hub:
             if replica.state is ReplicaState.DRAINING and replica.withdrawn is None:
                 replica.withdrawn = self.table.version
                 self.changed.set()
-
-
-def routes_of(table: RouteTable | None, replica_id: str) -> ModelRoute | None:
-    """The route that sends requests to the replica, or None."""
-    for model in table.models if table is not None else ():
-        if any(endpoint.id == replica_id for endpoint in model.endpoints):
-            return model
-    return None

@@ -34,6 +34,7 @@ from llmgw.server.memory import StoreMemory, known_nodes
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
 from llmgw.server.prober import Prober
 from llmgw.server.routers import Routers
+from llmgw.server.store.records import Revocation
 from llmgw.server.store.store import Store
 
 log = structlog.get_logger("server")
@@ -110,7 +111,7 @@ class _ControlProcess:
         self._tasks += [
             asyncio.create_task(_decide(hub), name="decide"),
             asyncio.create_task(Prober(hub).run(), name="prober"),
-            asyncio.create_task(self._refresh_certificates(), name="certificates"),
+            asyncio.create_task(self._refresh_certificates(store), name="certificates"),
         ]
         self._handle_signals(hub, backend)
         where = ", ".join(routers.names()) or config.listen
@@ -146,18 +147,18 @@ class _ControlProcess:
         agents_context = agents_server_context(tls)
         self._certificate = ServerCertificate(agents_context, tls)
         if tls.revocations is not None:
-            self._revocations = RevocationList(tls.revocations, tls.ca)
+            remembered = {item.serial: item.revoked_at for item in store.revocations()}
+            self._revocations = RevocationList(tls.revocations, tls.ca, remembered=remembered)
+            self._remember_revocations(store)
         renewer = (
             Renewer.from_files(tls.renewal_cert, tls.renewal_key)
             if tls.renewal_cert is not None and tls.renewal_key is not None
             else None
         )
-        revoked = {revocation.serial for revocation in store.revocations()}
         api = AgentsApi(
             hub,
             revocations=self._revocations,
             renewer=renewer,
-            revoked_in_store=revoked.__contains__,
             server_version=llmgw.__version__,
         )
         agents, agent_sockets = serve_asgi(
@@ -173,12 +174,24 @@ class _ControlProcess:
         self._servers.append(agents)
         log.info("agents", url=f"https://{bound_address(agent_sockets[0])}")
 
-    async def _refresh_certificates(self) -> None:
+    def _remember_revocations(self, store: Store) -> None:
+        """Keep what the authority's list says, so that a list that is lost un-revokes nobody."""
+        if self._revocations is None:
+            return
+        kept = {item.serial for item in store.revocations()}
+        store.add_revocations(
+            Revocation(serial=serial, revoked_at=at)
+            for serial, at in self._revocations.revoked().items()
+            if serial not in kept
+        )
+
+    async def _refresh_certificates(self, store: Store) -> None:
         """Take new certificates and keys when their files change, without a restart."""
         while True:
             await asyncio.sleep(CERTIFICATE_LOOK_S)
             if self._certificate is not None and self._certificate.refresh(time.time()):
                 log.info("the agents' endpoint has a new certificate")
+            self._remember_revocations(store)
 
     def _certificate_findings(self) -> list[Finding]:
         tls = self._config.agents.tls

@@ -80,10 +80,9 @@ def upgrade() -> None:
     )
     op.create_table(
         "revocations",
-        sa.Column("node", sa.String(63), nullable=False),
         sa.Column("serial", sa.String(64), nullable=False),
         sa.Column("revoked_at", sa.Float, nullable=False),
-        sa.PrimaryKeyConstraint("node", "serial", name="pk_revocations"),
+        sa.PrimaryKeyConstraint("serial", name="pk_revocations"),
     )
     op.create_table(
         "facts",

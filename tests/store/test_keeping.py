@@ -270,8 +270,8 @@ async def test_the_last_use_of_a_token_is_kept_to_the_minute(opened: Opener) -> 
 
 @on_a_loop
 async def test_a_revoked_certificate_stays_revoked_when_the_list_is_gone(opened: Opener) -> None:
-    one = Revocation(node="node01", serial="0a1b", revoked_at=5.0)
-    other = Revocation(node="node01", serial="0a1c", revoked_at=6.0)
+    one = Revocation(serial="0a1b", revoked_at=5.0)
+    other = Revocation(serial="0a1c", revoked_at=6.0)
     store = await opened(1.0)
     store.add_revocations([one, other])
     store.add_revocations([one])

@@ -348,9 +348,8 @@ class StoreInterface(ABC):
     def add_revocations(self, revocations: Iterable[Revocation]) -> None:
         """Remember what the revocation list says. Nothing is ever un-revoked by a list that lacks it."""
         for revocation in revocations:
-            key = (revocation.node, revocation.serial)
-            if key not in self._kept.revocations:
-                self._kept.revocations[key] = revocation
+            if revocation.serial not in self._kept.revocations:
+                self._kept.revocations[revocation.serial] = revocation
                 self._enqueue(Write(apply=partial(writes.add_revocation, revocation=revocation)))
 
     # Facts.

@@ -35,7 +35,7 @@ def begin_epoch(connection: Connection, now: float, version: str) -> Kept:
         },
         tokens={row.name: _token(row) for row in connection.execute(_live_tokens)},
         revocations={
-            (row.node, row.serial): Revocation(node=row.node, serial=row.serial, revoked_at=row.revoked_at)
+            row.serial: Revocation(serial=row.serial, revoked_at=row.revoked_at)
             for row in connection.execute(select(schema.revocations))
         },
     )

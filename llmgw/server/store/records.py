@@ -52,9 +52,8 @@ class CatalogRevision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Revocation(msgspec.Struct, frozen=True, kw_only=True):
-    """A certificate that is refused: the node it names and its serial number, as the authority writes it."""
+    """A certificate that is refused, by its serial number as the authority's list has it."""
 
-    node: str
     serial: str
     revoked_at: float
 
@@ -77,5 +76,5 @@ class Kept(msgspec.Struct, kw_only=True):
     """(node, fabric name) → record."""
     tokens: dict[str, TokenRecord]
     """Revoked ones are not in it."""
-    revocations: dict[tuple[str, str], Revocation]
-    """(node, serial) → record."""
+    revocations: dict[str, Revocation]
+    """Serial → record."""

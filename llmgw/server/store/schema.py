@@ -98,7 +98,6 @@ admin_tokens = Table(
 revocations = Table(
     "revocations",
     metadata,
-    Column("node", String(63), primary_key=True),
     Column("serial", String(64), primary_key=True),
     Column("revoked_at", Float, nullable=False),
 )

@@ -150,11 +150,9 @@ def touch_token(connection: Connection, name: str, secret_hash: str, now: float)
 def add_revocation(connection: Connection, revocation: Revocation) -> None:
     """Remember a revoked certificate; one that is remembered already stays as it is."""
     table = schema.revocations
-    which = (table.c.node == revocation.node) & (table.c.serial == revocation.serial)
+    which = table.c.serial == revocation.serial
     if connection.scalar(select(table.c.serial).where(which)) is None:
-        connection.execute(
-            insert(table).values(node=revocation.node, serial=revocation.serial, revoked_at=revocation.revoked_at)
-        )
+        connection.execute(insert(table).values(serial=revocation.serial, revoked_at=revocation.revoked_at))
 
 
 def put_fact(connection: Connection, key: str, value: str, now: float) -> None:
