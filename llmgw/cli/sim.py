@@ -106,4 +106,15 @@ def gpu(
     typer.echo(f"GPU {index} is {state.value}")
 
 
+@app.command("power-off")
+def power_off(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="node01 to node04 of the demo that runs here.")],
+) -> None:
+    """Kill a node of the running demo, agent and engines, as a power cut would."""
+    from llmgw.sim.power import power_off, running_demo
+
+    killed = power_off(running_demo(), node)
+    typer.echo(f"{node} is off; killed: {', '.join(killed)}" if killed else f"{node} was off already")
+
+
 app.command()(engine)

@@ -176,7 +176,10 @@ def _replica(hub: Hub, replica: Replica) -> ReplicaView:
 
 def _why(hub: Hub, replica: Replica) -> str | None:
     reason = leaving_reason(hub.fleet, hub.catalog, replica) if replica.live else None
-    return f"{reason}; waits for its replacement" if reason else replica.reason
+    if reason is not None:
+        return f"{reason}; waits for its replacement"
+    # That it is ready says it all; a reason is for what is not as it should be.
+    return None if replica.state is ReplicaState.READY else replica.reason
 
 
 def _shard(fleet: Fleet, shard: Shard) -> ShardView:

@@ -67,6 +67,9 @@ async def _watch(fleet: DemoFleet) -> int:
     console = Console()
     if not console.is_terminal:
         return await _watch_plainly(fleet)
+    # Above the live part and unwrapped, so that it can be copied.
+    console.print("Ask a model:", style="bold")
+    console.print(curl_line(fleet.api, "demo/big"), soft_wrap=True, highlight=False, markup=False)
     with Live(hints(fleet), console=console, screen=False, auto_refresh=False) as live:
         while True:
             try:

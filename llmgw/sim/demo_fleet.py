@@ -28,6 +28,7 @@ from llmgw.config.addresses import join_host_port
 from llmgw.config.errors import SentenceError
 from llmgw.pki.authority import Authority
 from llmgw.sim.hardware import HARDWARE_ENV, write_hardware
+from llmgw.sim.power import pointer_path, power_off, processes_of
 
 NODES: dict[str, tuple[str, str]] = {
     "node01": ("127.0.0.11", "ib-a"),
@@ -178,24 +179,18 @@ class DemoFleet:
 
     def engines(self, node: str | None = None) -> dict[int, str]:
         """Engine processes of a node (or all): pid → shard id."""
-        roots = [str(self.folder / name / "work") for name in ([node] if node else NODES)]
-        found = {}
-        for process in psutil.process_iter():
-            try:
-                environ = process.environ()
-            except (psutil.Error, OSError):
-                continue
-            if environ.get("LLMGW_WORK_DIR") in roots and environ.get("LLMGW_SHARD"):
-                found[process.pid] = environ["LLMGW_SHARD"]
-        return found
+        return {
+            pid: what
+            for name in ([node] if node else NODES)
+            for pid, what in processes_of(self.folder, name).items()
+            if what != "agent"
+        }
 
     # Breaking.
 
     def kill_node(self, node: str) -> None:
         """Power off: the agent and everything it runs end at once."""
-        kill_all([self.pid(node), *self.engines(node)], signal.SIGKILL)
-        # What an engine started between the two looks ends too.
-        kill_all(list(self.engines(node)), signal.SIGKILL)
+        power_off(self.folder, node)
 
     def kill_server(self) -> None:
         """SIGKILL to the control process alone; routers and agents live on."""
@@ -355,11 +350,6 @@ class DemoFleet:
                 pointer_path().unlink()
         except (OSError, ValueError):
             pass
-
-
-def pointer_path() -> Path:
-    """Where a running demo says where its state lies."""
-    return Path.home() / ".cache" / "llmgw" / "demo.json"
 
 
 def free_port(preferred: int) -> int:

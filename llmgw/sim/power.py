@@ -1,0 +1,64 @@
+"""Power off a node of a running demo: everything that is it ends at once, as when a machine dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+
+from llmgw.config.errors import SentenceError
+
+
+class PowerError(SentenceError):
+    """There is no such demo, or no such node in it."""
+
+
+def pointer_path() -> Path:
+    """Where a running demo says where its state lies."""
+    return Path.home() / ".cache" / "llmgw" / "demo.json"
+
+
+def running_demo() -> Path:
+    """The folder of the demo that runs now. Raises PowerError."""
+    try:
+        state = Path(json.loads(pointer_path().read_text())["state"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise PowerError("no demo runs here; start one with llmgw demo") from None
+    return state.parent
+
+
+def processes_of(folder: Path, node: str) -> dict[int, str]:
+    """The node's processes: pid → `agent`, or the shard that an engine process belongs to."""
+    config, work = str(folder / node / "agent.yaml"), os.path.realpath(folder / node / "work")
+    found: dict[int, str] = {}
+    for process in psutil.process_iter():
+        try:
+            if config in process.cmdline():
+                found[process.pid] = "agent"
+                continue
+            environ = process.environ()
+        except (psutil.Error, OSError):
+            continue
+        if environ.get("LLMGW_WORK_DIR") == work and environ.get("LLMGW_SHARD"):
+            found[process.pid] = environ["LLMGW_SHARD"]
+    return found
+
+
+def power_off(folder: Path, node: str) -> list[str]:
+    """Kill the agent and all engines of a node; says what was killed. Raises PowerError for an unknown node."""
+    if not (folder / node / "agent.yaml").exists():
+        known = sorted(path.parent.name for path in folder.glob("*/agent.yaml"))
+        raise PowerError(f"the demo has no node {node!r}; its nodes are {', '.join(known)}")
+    killed: list[str] = []
+    # A second look ends what an engine started between the first and its own end.
+    for _ in range(2):
+        for pid, what in processes_of(folder, node).items():
+            try:
+                os.kill(pid, signal.SIGKILL)
+                killed.append(what)
+            except ProcessLookupError:
+                pass
+    return killed
