@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from llmgw.config.catalog import Catalog, CatalogModel, Profile
@@ -245,3 +246,15 @@ def test_a_gang_that_died_of_a_node_is_not_placed_on_that_node_again(world: Worl
         r for r in world.replicas("big") if world.fleet.replicas[r].state is ReplicaState.STARTING
     ] or [r for r in world.serving("big") if r not in ("big-1", "big-2")]
     assert set(world.fleet.replicas[replacement].node_ids) == {"node03", "node04"}
+
+
+def test_a_failure_s_reason_ends_with_the_engine_s_own_last_line(world: World) -> None:
+    replica_id = world.serving("small")[0]
+    machine = world.machines[world.fleet.replicas[replica_id].node_ids[0]]
+    world.crash_engine(machine, f"{replica_id}.0")
+    held = machine.held[f"{replica_id}.0"]
+    tail = ["loading", "CUDA error: \x1b[31mout of memory", "  "]
+    machine.held[f"{replica_id}.0"] = msgspec.structs.replace(held, output_tail=tail)
+    world.run(1)
+    reason = next(e.reason for e in world.events if e.subject == replica_id and e.event == "failed")
+    assert reason.endswith("engine exited with code 1; it said: CUDA error:  [31mout of memory")
