@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +85,9 @@ def test_every_check_has_a_name_of_its_own_and_a_limit_of_seconds() -> None:
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names)
     assert all(0 < check.limit_s <= 15 for check in CHECKS)
+
+
+def test_the_documents_name_every_check() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
+    documented = re.findall(r"^\| `([a-z-]+)` \|", page, re.M)
+    assert documented == ["configuration", *(check.name for check in CHECKS)]
