@@ -8,11 +8,11 @@ from typing import Protocol
 
 import msgspec
 
-from llmgw.agent.offers import program_problem
 from llmgw.agent.ports import NoFreePort, choose_ports
 from llmgw.agent.spec_store import ShardRecord
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import EngineAdapter, LaunchContext, LaunchPlan
+from llmgw.engines.offers import program_problem
 from llmgw.messages.agent import Gpu, Inventory, ShardSpec
 
 

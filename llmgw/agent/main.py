@@ -13,6 +13,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509 import load_pem_x509_certificate
@@ -22,12 +23,13 @@ from llmgw.agent.conversation import Life, SystemClock
 from llmgw.agent.https import HttpsTransport
 from llmgw.agent.inventory import InventoryReader
 from llmgw.agent.loop import AgentLoop
-from llmgw.agent.offers import engine_offers
 from llmgw.agent.processes import boot_id
 from llmgw.agent.supervisor import Supervisor, now_boot_s
 from llmgw.config.agent import AgentConfig
 from llmgw.config.errors import SentenceError
+from llmgw.engines.offers import engine_offers
 from llmgw.messages.agent import Inventory
+from llmgw.messages.findings import Finding
 
 log = structlog.get_logger("agent")
 
@@ -70,6 +72,16 @@ def lock_work_dir(work_dir: str) -> int:
     return lock
 
 
+def own_certificate_findings(config: AgentConfig, now: float) -> list[Finding]:
+    """What is wrong, or soon will be, with this node's certificate and root; `where` begins with the node id."""
+    from llmgw.pki.expiry import certificate_findings
+
+    return [
+        msgspec.structs.replace(finding, where=f"{config.node_id} {finding.where}")
+        for finding in certificate_findings([config.tls.cert, config.tls.ca], now)
+    ]
+
+
 async def _run(config: AgentConfig) -> None:
     # Here and not above, so that the parts can be tested without each other.
     from llmgw.engines import registry
@@ -79,7 +91,7 @@ async def _run(config: AgentConfig) -> None:
     from llmgw.pki.files import belongs_to, install_pair
     from llmgw.pki.renewal import make_csr, renew_after
     from llmgw.pki.tls import agent_context
-    from llmgw.pki.tls_errors import explain_tls_error, server_names
+    from llmgw.pki.tls_errors import explain_connection
 
     def context() -> ssl.SSLContext:
         try:
@@ -98,10 +110,6 @@ async def _run(config: AgentConfig) -> None:
             raise CertificateError("the server sent a certificate for another key than the one just made")
         install_pair(config.tls.cert, config.tls.key, cert_pem, key_pem)
 
-    def explain(exc: BaseException, url: str) -> str:
-        wrong_name = any(isinstance(each, ssl.SSLCertVerificationError) for each in _causes(exc))
-        return explain_tls_error(exc, url, names=server_names(url) if wrong_name else ())
-
     def renewal_due_s(cert_pem: str) -> float:
         try:
             return renew_after(cert_pem)
@@ -115,7 +123,7 @@ async def _run(config: AgentConfig) -> None:
     try:
         address = await asyncio.to_thread(choose_address, config)
         interface = await asyncio.to_thread(interface_of, address)
-        transport = HttpsTransport(config.server, context, explain=explain)
+        transport = HttpsTransport(config.server, context, explain=explain_connection)
     except (CertificateError, AddressError) as exc:
         raise AgentError(str(exc)) from None
     except OSError as exc:
@@ -125,6 +133,7 @@ async def _run(config: AgentConfig) -> None:
     def read() -> Inventory:
         gpus, ports, fabrics, findings = read_inventory(config)
         engines = engine_offers(registry.offered(config), config)
+        findings += own_certificate_findings(config, time.time())
         return Inventory(gpus=gpus, ports=ports, fabrics=fabrics, engines=engines, findings=findings)
 
     inventory = InventoryReader(read, node_id=config.node_id)
@@ -175,12 +184,3 @@ async def _run(config: AgentConfig) -> None:
         await supervisor.close()
         await transport.close()
     log.info("agent ends; its engines go on", node=config.node_id)
-
-
-def _causes(exc: BaseException | None) -> list[BaseException]:
-    """An exception and what led to it, outermost first."""
-    found: list[BaseException] = []
-    while exc is not None and exc not in found:
-        found.append(exc)
-        exc = exc.__cause__ or exc.__context__
-    return found

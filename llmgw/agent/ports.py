@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import errno
-import socket
 from collections.abc import Collection
+
+from llmgw.hardware.tcp_ports import is_free
 
 
 class NoFreePort(Exception):
@@ -33,17 +33,3 @@ def choose_ports(
             f"{len(chosen)}; widen supervisor.port_range in agent.yaml"
         )
     return chosen
-
-
-def is_free(address: str, port: int) -> bool:
-    """True when a listener could bind there now. Raises OSError when the address is not this host's."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        try:
-            # Without SO_REUSEADDR, so that ports with connections in TIME_WAIT are left alone too.
-            probe.bind((address, port))
-        except OSError as exc:
-            if exc.errno in (errno.EADDRINUSE, errno.EACCES):
-                return False
-            raise
-    return True

@@ -24,3 +24,12 @@ def adapter(name: str) -> EngineAdapter:
 def offered(config: AgentConfig) -> list[EngineAdapter]:
     """The adapters of the engines that this node is configured to run, by name."""
     return [_ADAPTERS[name] for name in sorted(_ADAPTERS) if _ADAPTERS[name].offered(config)]
+
+
+def missing(config: AgentConfig) -> list[str]:
+    """Engines that this node is configured to run and that this version has no adapter for, by name."""
+    return [
+        name
+        for name in sorted(type(config.engines).model_fields)
+        if name not in _ADAPTERS and getattr(config.engines, name) is not None
+    ]

@@ -8,7 +8,7 @@ import msgspec
 
 from llmgw.config.agent import AgentConfig
 from llmgw.hardware.fabrics import offer_fabrics
-from llmgw.hardware.gpus import read_gpus
+from llmgw.hardware.gpus import QUERY_TIMEOUT_S, read_gpus
 from llmgw.hardware.ports import read_ports
 from llmgw.messages.agent import PORTS_PER_NODE_MAX, FabricOffer, Gpu, Port
 from llmgw.messages.findings import Finding
@@ -16,11 +16,14 @@ from llmgw.messages.findings import Finding
 FINDINGS_MAX = 200
 
 
-def read_inventory(config: AgentConfig) -> tuple[list[Gpu], list[Port], list[FabricOffer], list[Finding]]:
-    """GPUs, ports, fabric offers and findings of this node, read afresh. Blocks (seconds at worst) and
-    raises nothing for what hardware and drivers do. Findings' `where` begins with the node id.
+def read_inventory(
+    config: AgentConfig, *, gpu_timeout_s: float = QUERY_TIMEOUT_S
+) -> tuple[list[Gpu], list[Port], list[FabricOffer], list[Finding]]:
+    """GPUs, ports, fabric offers and findings of this node, read afresh. Blocks (for `gpu_timeout_s` for each
+    of NVML and nvidia-smi at worst) and raises nothing for what hardware and drivers do. Findings' `where`
+    begins with the node id.
     """
-    reading = read_gpus(config.discovery)
+    reading = read_gpus(config.discovery, timeout_s=gpu_timeout_s)
     ports = read_ports(Path(config.discovery.ib_root))
     offers, fabric_findings = offer_fabrics(config.fabrics, ports)
     kept, count_findings = _within_limit(ports, config)

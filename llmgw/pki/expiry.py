@@ -1,9 +1,9 @@
-"""How long certificates still hold: findings for people, seconds for metrics."""
+"""How long certificates still hold: findings for people, ends for metrics."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
@@ -18,10 +18,19 @@ WARN_S, WARN_SHARE = 30 * DAY_S, 1 / 3
 ERROR_S, ERROR_SHARE = 7 * DAY_S, 1 / 10
 
 
-def seconds_left(path: str | Path, now: float | None = None) -> float:
-    """Seconds until the first certificate in the file ends; negative once it has. Raises PkiError."""
-    end = load_certificates(Path(path), "certificate", "")[0].not_valid_after_utc.timestamp()
-    return end - (time.time() if now is None else now)
+@dataclass(frozen=True)
+class CertificateEnd:
+    """When a certificate ends, in seconds since the epoch. `kind` is the caller's word for what it is for."""
+
+    name: str
+    kind: str
+    at: float
+
+
+def certificate_end(path: str | Path, kind: str) -> CertificateEnd:
+    """When the first certificate in the file ends. Raises PkiError."""
+    certificate = load_certificates(Path(path), "certificate", "")[0]
+    return CertificateEnd(_name(certificate), kind, certificate.not_valid_after_utc.timestamp())
 
 
 def certificate_findings(paths: Iterable[str | Path], now: float) -> list[Finding]:
@@ -50,12 +59,10 @@ def certificate_findings(paths: Iterable[str | Path], now: float) -> list[Findin
 def _finding(path: str, certificate: x509.Certificate, now: float) -> Finding | None:
     begin, end = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
     left, life = end - now, end - begin
-    name = (alternative_names(certificate) if _kind(certificate) == "server" else None) or [
-        common_name(certificate.subject) or "?"
-    ]
+    name = _name(certificate)
     severity: Severity = "error"
     if now < begin:
-        check, what = "certificate-not-yet-valid", f"the certificate of {name[0]} holds from {day(begin)} on"
+        check, what = "certificate-not-yet-valid", f"the certificate of {name} holds from {day(begin)} on"
         return Finding(
             check=check,
             severity=severity,
@@ -65,11 +72,11 @@ def _finding(path: str, certificate: x509.Certificate, now: float) -> Finding | 
             remedy="Set the clock: timedatectl status",
         )
     if left <= 0:
-        check, what = "certificate-expired", f"The certificate of {name[0]} expired on {day(end)}."
+        check, what = "certificate-expired", f"The certificate of {name} expired on {day(end)}."
     elif left < min(WARN_S, life * WARN_SHARE):
         check, what = (
             "certificate-expiring",
-            f"The certificate of {name[0]} expires on {day(end)}, in {_days(left)}.",
+            f"The certificate of {name} expires on {day(end)}, in {_days(left)}.",
         )
         if left >= min(ERROR_S, life * ERROR_SHARE):
             severity = "warning"
@@ -81,7 +88,7 @@ def _finding(path: str, certificate: x509.Certificate, now: float) -> Finding | 
         where=path,
         what=what,
         why="Peers refuse an expired certificate, and agents are cut off.",
-        remedy=_remedy(certificate, name[0]),
+        remedy=_remedy(certificate, name),
     )
 
 
@@ -92,6 +99,12 @@ def _remedy(certificate: x509.Certificate, name: str) -> str:
         "renewal": "llmgw ctl cert renew renewal, and copy renewal.pem and renewal-key.pem to the server",
         "root": "llmgw ctl cert init-ca --pki NEW, and enrol every node and server again",
     }.get(_kind(certificate), "replace the certificate")
+
+
+def _name(certificate: x509.Certificate) -> str:
+    """The first host of a server, the common name of everything else."""
+    hosts = alternative_names(certificate) if _kind(certificate) in ("server", "foreign") else []
+    return hosts[0] if hosts else common_name(certificate.subject) or "?"
 
 
 def _kind(certificate: x509.Certificate) -> str:

@@ -83,6 +83,18 @@ def explain_tls_error(exc: BaseException, url: str, *, names: Sequence[str] = ()
     return f"{at} cannot be reached: {text}. Check the address and the network between here and there."
 
 
+def explain_connection(exc: BaseException, url: str) -> str:
+    """As `explain_tls_error`, and where the server's name is to blame it is asked for those that it has.
+
+    Blocks for a few seconds at most.
+    """
+    wrong_name = any(
+        isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code in _OTHER_NAME
+        for cause in _causes(exc)
+    )
+    return explain_tls_error(exc, url, names=server_names(url) if wrong_name else ())
+
+
 def server_names(url: str, timeout_s: float = 3.0) -> list[str]:
     """The names in the certificate that the server at `url` shows, unverified.
 

@@ -125,6 +125,7 @@ class AgentsApi:
     def _check_session(self, session: str, peer: Peer) -> None:
         if self._hub.node_of(session) != peer.node_id:
             raise HubError(403, "identity", f"this session is not {peer.node_id}'s")
+        self._hub.certificate_seen(peer.node_id, peer.not_after)
 
     async def _guarded(
         self, request: Request, answer: Callable[[Request, Peer], Awaitable[msgspec.Struct]]

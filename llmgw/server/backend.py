@@ -24,9 +24,11 @@ from llmgw.messages.admin import (
     TokenView,
 )
 from llmgw.messages.findings import Finding
+from llmgw.pki.expiry import CertificateEnd
 from llmgw.server.admin.backend import AdminError
 from llmgw.server.catalogs import scaled, static_endpoints
 from llmgw.server.hub import Failure, Hub, HubError
+from llmgw.server.metrics import Metrics, Source
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.interface import StoreInterface
 from llmgw.server.store.tokens import hash_secret, matching_token, token_name_problem
@@ -58,6 +60,7 @@ class Backend:
         started_at: float,
         routers: Callable[[], list[str]],
         problems: Callable[[], list[Finding]],
+        certificates: Callable[[], list[CertificateEnd]],
     ) -> None:
         self._hub = hub
         self._store = store
@@ -66,6 +69,7 @@ class Backend:
         self._started_at = started_at
         self._routers = routers
         self._problems = problems
+        self._metrics = Metrics(Source(hub, certificates, self._findings))
 
     # Reading.
 
@@ -78,7 +82,7 @@ class Backend:
             settling=self._hub.fleet.settling,
             listen=self._listen,
             routers=self._routers(),
-            problems=[*self._store.findings(), *self._hub.findings(), *self._problems()],
+            problems=self._findings(),
         )
 
     def nodes(self) -> list[NodeView]:
@@ -100,6 +104,10 @@ class Backend:
     def explain(self, model: str) -> ExplainView:
         """Why the model runs where it does, or why it does not."""
         return explain_view(self._hub, self._model(model))
+
+    def metrics(self) -> bytes:
+        """Everything countable, for Prometheus."""
+        return self._metrics.text()
 
     async def history(
         self, *, subject: str | None, kind: str | None, model: str | None, before: int | None, limit: int
@@ -268,6 +276,9 @@ class Backend:
         return Done(message=f"token {name} is revoked")
 
     # Inside.
+
+    def _findings(self) -> list[Finding]:
+        return [*self._store.findings(), *self._hub.findings(), *self._problems()]
 
     def _now(self) -> float:
         return self._hub.clock.wall()

@@ -35,6 +35,7 @@ from llmgw.messages.agent import (
 from llmgw.messages.findings import Finding
 from llmgw.messages.routes import RouteEndpoint, RouteTable, TableVersion, Telemetry
 from llmgw.server.mailbox import Mailbox
+from llmgw.server.request_tally import RequestTally
 
 log = structlog.get_logger("hub")
 
@@ -131,6 +132,8 @@ class Hub:
         self.failures: OrderedDict[str, Failure] = OrderedDict()
         self.clones: dict[str, str] = {}
         """Node id → the sentence with which a cloned machine was last refused."""
+        self.requests = RequestTally()
+        """What clients got, as the routers told it."""
         self.table: RouteTable | None = None
         self.changed = asyncio.Event()
         """Set whenever `turn` has something to look at."""
@@ -184,6 +187,10 @@ class Hub:
         if node_id is None or node is None or node.session != session:
             raise HubError(410, "session_over", "this session is unknown or superseded; register again")
         return node_id
+
+    def certificate_seen(self, node_id: str, expires_at: float) -> None:
+        """The certificate that a node's connection proves it by: an agent renews it in the midst of a session."""
+        self.fleet.nodes[node_id].certificate_expires_at = expires_at
 
     async def poll(self, session: str, acked: int, wait_s: float) -> list[Command]:
         """Commands after `acked`, waiting up to `wait_s` for one. Raises HubError 410."""
@@ -269,6 +276,9 @@ class Hub:
             self.changed.set()
         state.acked = message.acked
         state.in_flight = message.in_flight
+        if message.outcomes or message.dropped:
+            known = {model.name for model in self.catalog.models}
+            self.requests.take(message.outcomes, message.dropped, known)
         now = self.clock.monotonic()
         for endpoint_id in message.alive:
             witness(self.fleet, endpoint_id, now)

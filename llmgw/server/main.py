@@ -18,7 +18,8 @@ from llmgw.config.load import load_server_config
 from llmgw.config.server import ServerConfig
 from llmgw.fleet.settings import FleetSettings
 from llmgw.messages.findings import Finding
-from llmgw.pki.expiry import certificate_findings
+from llmgw.pki.errors import PkiError
+from llmgw.pki.expiry import CertificateEnd, certificate_end, certificate_findings
 from llmgw.pki.renewal import Renewer
 from llmgw.pki.revocation import RevocationList
 from llmgw.pki.tls import ServerCertificate, agents_server_context
@@ -105,6 +106,7 @@ class _ControlProcess:
             started_at=time.time(),
             routers=routers.names,
             problems=lambda: [*routers.findings(), *self._certificate_findings()],
+            certificates=self._certificate_ends,
         )
         await self._listen(hub, store, backend, state)
         await routers.start(hub)
@@ -193,9 +195,25 @@ class _ControlProcess:
                 log.info("the agents' endpoint has a new certificate")
             self._remember_revocations(store)
 
+    def _certificate_files(self) -> dict[str, str]:
+        """Kind → path of every certificate that this process lives by."""
+        tls, admin = self._config.agents.tls, self._config.admin.tls
+        files = {"server": tls.cert, "authority": tls.ca} if tls is not None else {}
+        if tls is not None and tls.renewal_cert is not None:
+            files["renewal"] = tls.renewal_cert
+        return files if admin is None else {**files, "admin": admin.cert}
+
+    def _certificate_ends(self) -> list[CertificateEnd]:
+        ends = []
+        for kind, path in self._certificate_files().items():
+            try:
+                ends.append(certificate_end(path, kind))
+            except PkiError:
+                continue  # a finding says it, and there is no number to tell
+        return ends
+
     def _certificate_findings(self) -> list[Finding]:
-        tls = self._config.agents.tls
-        found = certificate_findings([tls.cert, tls.ca], time.time()) if tls is not None else []
+        found = certificate_findings(dict.fromkeys(self._certificate_files().values()), time.time())
         if self._certificate is not None:
             found += self._certificate.findings()
         if self._revocations is not None:

@@ -58,6 +58,7 @@ class Site:
         self.commands: list[Command] = []
         self.serials: list[str] = []
         self.acked = 0
+        self.renews = True
 
     def write_config(self, port: int) -> Path:
         llama = self.folder / "llama-server"
@@ -120,6 +121,8 @@ class Site:
         if path.endswith("/register"):
             self.registers.append(msgspec.json.decode(body, type=Register))
             return 200, Registered(session=str(len(self.registers)), server_version="1", poll_wait_s=0.5)
+        if path.endswith("/renew") and not self.renews:
+            return 501, Refusal(code="no_renewal", message="this server renews nothing")
         if path.endswith("/renew"):
             renewer = Renewer(self.authority.renewal_cert_pem, self.authority.renewal_key_pem)
             csr = msgspec.json.decode(body, type=Renew).csr_pem
@@ -234,6 +237,26 @@ def test_a_certificate_past_half_its_life_is_renewed_and_shown_from_then_on(tmp_
                 assert Path(site.client["cert"]).read_text() != before
                 assert os.stat(site.client["key"]).st_mode & 0o777 == 0o600
                 assert len(site.registers) == 1
+            finally:
+                await asyncio.to_thread(end, agent, signal.SIGTERM)
+
+    asyncio.run(test())
+
+
+def test_a_certificate_that_ends_soon_and_is_not_renewed_is_reported_as_a_finding(tmp_path: Path) -> None:
+    site = Site(tmp_path, certificate_age_days=345)
+    site.renews = False
+
+    async def test() -> None:
+        async with site.serving() as port:
+            agent = site.start_agent(site.write_config(port))
+            try:
+                await until(lambda: site.registers, "the agent registers")
+                found = {finding.check: finding for finding in site.registers[0].inventory.findings}
+                finding = found["certificate-expiring"]
+                assert finding.where == f"node01 {site.client['cert']}"
+                assert "in 20 days" in finding.what
+                assert "ctl cert renew node01" in finding.remedy
             finally:
                 await asyncio.to_thread(end, agent, signal.SIGTERM)
 

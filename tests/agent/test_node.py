@@ -15,9 +15,9 @@ import pytest
 from llmgw.agent import inventory as inventory_module
 from llmgw.agent.inventory import InventoryReader
 from llmgw.agent.main import AgentError, lock_work_dir, run_agent
-from llmgw.agent.offers import engine_offers
 from llmgw.agent.ports import NoFreePort, choose_ports
 from llmgw.agent.processes import Exit
+from llmgw.engines.offers import engine_offers
 from llmgw.messages.agent import Gpu, Inventory
 from tests.agent.fakes import ProgramAdapter, make_config
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from llmgw.agent.ports import is_free
 from llmgw.agent.processes import read_process, uncovered
 from llmgw.agent.supervisor import Supervisor
+from llmgw.hardware.tcp_ports import is_free
 from llmgw.messages.agent import HeldShard, Rendezvous
 from tests.agent.fakes import held_one, make_config, make_spec, make_supervisor
 

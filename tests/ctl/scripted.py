@@ -195,6 +195,9 @@ class ScriptedBackend:
     def models(self) -> list[ModelView]:
         return self.models_known
 
+    def metrics(self) -> bytes:
+        return b'# HELP llmgw_nodes Nodes by state\n# TYPE llmgw_nodes gauge\nllmgw_nodes{state="ready"} 1.0\n'
+
     def explain(self, model: str) -> ExplainView:
         if model not in [entry.name for entry in self.models_known]:
             raise AdminError(404, "unknown-model", f"there is no model {model!r}; known: org/chat-large")

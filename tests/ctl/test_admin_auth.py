@@ -87,7 +87,7 @@ def test_ipv6_peers_are_counted_by_their_network() -> None:
     assert peer_key("::ffff:10.0.0.1") == peer_key("10.0.0.1")
 
 
-def call(app: Callable[..., Any], peer: str) -> int:
+def call(app: Callable[..., Any], peer: str, path: str = "/api/v1/server", **headers: str) -> int:
     """The status that `app` answers a peer with, without a socket: loopback is the only peer here."""
     statuses: list[int] = []
 
@@ -98,10 +98,11 @@ def call(app: Callable[..., Any], peer: str) -> int:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"", "more_body": False}
 
+    sent = headers or {"authorization": f"Bearer {TOKEN}"}
+    pairs = [(name.replace("_", "-").encode(), text.encode()) for name, text in sent.items()]
     scope = {
-        "type": "http", "method": "GET", "path": "/api/v1/server", "query_string": b"",
-        "headers": [(b"authorization", f"Bearer {TOKEN}".encode())], "client": (peer, 1), "root_path": "",
-        "scheme": "http", "server": ("x", 80), "http_version": "1.1",
+        "type": "http", "method": "GET", "path": path, "query_string": b"", "headers": pairs,
+        "client": (peer, 1), "root_path": "", "scheme": "http", "server": ("x", 80), "http_version": "1.1",
     }  # fmt: skip
     asyncio.run(app(scope, receive, send))
     return statuses[0]
@@ -113,3 +114,36 @@ def test_without_tls_only_loopback_is_answered(backend: ScriptedBackend) -> None
     assert backend.authenticated == 0
     assert call(plain, "127.0.0.1") == call(plain, "::1") == call(plain, "::ffff:127.0.0.1") == 200
     assert call(secure, "10.1.2.3") == 200
+
+
+def test_metrics_need_no_token_on_this_host_and_one_everywhere_else(
+    served: ServedAdmin, backend: ScriptedBackend
+) -> None:
+    scraped = httpx.get(f"{served.url}/metrics", trust_env=False)
+    assert scraped.status_code == 200
+    assert scraped.headers["content-type"].startswith("text/plain; version=")
+    assert scraped.text == backend.metrics().decode()
+    secure = create_admin_app(backend, secure=True)
+    assert call(secure, "127.0.0.1", "/metrics", host="127.0.0.1:8081") == 200
+    assert call(secure, "::1", "/metrics", host="[::1]:8081") == 200
+    assert call(secure, "::ffff:127.0.0.1", "/metrics", host="localhost:8081") == 200
+    assert call(secure, "10.1.2.3", "/metrics", host="127.0.0.1:8081") == 401
+    assert call(secure, "10.1.2.3", "/metrics", host="x", authorization=f"Bearer {TOKEN}") == 200
+    assert call(secure, "127.0.0.1", "/api/v1/server", host="127.0.0.1:8081") == 401
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "rebound.example.org:8081"},
+        {"host": "127.0.0.1.example.org"},
+        {"host": "127.0.0.1", "x_forwarded_for": "10.1.2.3"},
+        {"host": "127.0.0.1", "forwarded": "for=10.1.2.3"},
+        {"host": "127.0.0.1", "authorization": "Bearer wrong"},
+        {"accept": "*/*"},
+    ],
+)
+def test_a_request_that_only_looks_local_needs_a_token_for_metrics(
+    backend: ScriptedBackend, headers: dict[str, str]
+) -> None:
+    assert call(create_admin_app(backend, secure=True), "127.0.0.1", "/metrics", **headers) == 401

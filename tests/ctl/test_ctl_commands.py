@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,29 @@ def test_what_could_not_be_done_is_said_beside_the_answer(served: ServedAdmin, t
     assert done.stderr == "warning: no node could host a third\n"
     as_json = ctl("scale", "chat-small", "3", "-o", "json", home=tmp_path, served=served)
     assert json.loads(as_json.stdout)["warnings"] == ["no node could host a third"]
+
+
+@pytest.mark.parametrize(
+    ("left_s", "parts", "absent"),
+    [
+        (None, ["certificate until  -"], "WARNING"),
+        (100 * 86400 + 60, ["(in 100d)"], "WARNING"),
+        (13 * 86400 + 60, ["(in 13d: WARNING: not renewed", "ctl cert renew node01"], "EXPIRED"),
+        (-7200, ["(EXPIRED 2h ago", "ctl cert renew node01"], "WARNING"),
+    ],
+)
+def test_a_node_shows_how_long_its_certificate_holds_and_warns_before_it_ends(
+    served: ServedAdmin, tmp_path: Path, left_s: float | None, parts: list[str], absent: str
+) -> None:
+    ends_at = None if left_s is None else time.time() + left_s
+    served.backend.nodes_known = [node("node01", certificate_expires_at=ends_at)]
+    (line,) = [
+        line
+        for line in ctl("nodes", "node01", home=tmp_path, served=served).stdout.splitlines()
+        if line.startswith("certificate until")
+    ]
+    assert all(part in line for part in parts)
+    assert absent not in line
 
 
 @pytest.mark.parametrize(

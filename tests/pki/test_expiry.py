@@ -8,7 +8,7 @@ import pytest
 
 from llmgw.pki.authority import Authority
 from llmgw.pki.errors import PkiError
-from llmgw.pki.expiry import certificate_findings, seconds_left
+from llmgw.pki.expiry import certificate_end, certificate_findings
 from llmgw.pki.handout import write_files
 from llmgw.pki.peer import Peer
 from llmgw.pki.renewal import Renewer, make_csr
@@ -85,8 +85,12 @@ def test_a_file_that_cannot_be_read_is_a_finding_beside_the_others(cert: str, tm
     ]
 
 
-def test_seconds_left_count_down_past_zero(cert: str, tmp_path: Path) -> None:
-    assert seconds_left(cert, NOW) == pytest.approx(365 * DAY, abs=1)
-    assert seconds_left(cert, NOW + 366 * DAY) == pytest.approx(-DAY, abs=1)
+def test_the_end_of_a_certificate_comes_with_the_name_that_people_know_it_by(
+    authority: Authority, cert: str, tmp_path: Path
+) -> None:
+    end = certificate_end(cert, "client")
+    assert (end.name, end.kind, end.at) == ("node01", "client", pytest.approx(NOW + 365 * DAY, abs=1))
+    server = write_files(authority.issue_server(["gw.lan", "10.0.0.1"], NOW), tmp_path / "gw")["cert"]
+    assert certificate_end(server, "server").name == "gw.lan"
     with pytest.raises(PkiError, match="There is no certificate at"):
-        seconds_left(tmp_path / "none.pem")
+        certificate_end(tmp_path / "none.pem", "server")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 node_app = typer.Typer(no_args_is_help=True, help="Remove a node.")
 
+CERTIFICATE_SOON_S = 14 * 86400.0
 DRAIN_POLL_S = 0.5
 # How many looks in a row must find nothing but the unmovable before a drain counts as stuck.
 STUCK_LOOKS = 4
@@ -182,7 +183,7 @@ def _print_node(view: NodeView) -> None:
         ("address", cells.text(view.address)),
         ("agent", cells.text(view.version)),
         ("heard", cells.NONE if view.last_heard_s is None else f"{format_age(view.last_heard_s)} ago"),
-        ("certificate until", cells.local_time(view.certificate_expires_at)),
+        ("certificate until", _certificate(view, time.time())),
         ("engines", cells.listed(view.engines)),
         ("replicas", cells.listed(view.replicas)),
         ("gpus", _gpus(view)),
@@ -228,6 +229,18 @@ def _print_node(view: NodeView) -> None:
     if view.findings:
         print("\nfindings:")
         cells.print_findings(view.findings)
+
+
+def _certificate(view: NodeView, now: float) -> str:
+    """Until when it holds. A connected agent renews at half its life, so one that ends soon was not renewed."""
+    if view.certificate_expires_at is None:
+        return cells.NONE
+    until, left_s = cells.local_time(view.certificate_expires_at), view.certificate_expires_at - now
+    remedy = f"see its agent's log, or llmgw ctl cert renew {view.node_id}"
+    if left_s <= 0:
+        return f"{until} (EXPIRED {format_age(-left_s)} ago: {remedy})"
+    warning = f": WARNING: not renewed; {remedy}" if left_s < CERTIFICATE_SOON_S else ""
+    return f"{until} (in {format_age(left_s)}{warning})"
 
 
 def _gpu_row(view: NodeView, index: int) -> list[str]:

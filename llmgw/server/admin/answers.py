@@ -20,18 +20,18 @@ from llmgw.server.admin.backend import AdminError
 
 _log = logging.getLogger(__name__)
 _NAMES_SHOWN_MAX = 20
-_ALWAYS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+ALWAYS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 def answer(value: Any, status: int = 200) -> Response:
     """A message type (or a list of them) as JSON."""
-    return Response(msgspec.json.encode(value), status, _ALWAYS, media_type="application/json")
+    return Response(msgspec.json.encode(value), status, ALWAYS, media_type="application/json")
 
 
 def refusal(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> Response:
     """A `Refusal`; `code` is stable for programs, `message` a sentence for people."""
     body = msgspec.json.encode(Refusal(code=code, message=message))
-    return Response(body, status, {**_ALWAYS, **(headers or {})}, media_type="application/json")
+    return Response(body, status, {**ALWAYS, **(headers or {})}, media_type="application/json")
 
 
 def not_found(what: str, name: str, known: list[str]) -> AdminError:

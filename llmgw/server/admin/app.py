@@ -28,6 +28,7 @@ def create_admin_app(backend: AdminBackend, *, secure: bool, attempts: Attempts 
     app = Starlette(
         routes=[
             Route("/health", reads.health, methods=["GET"]),
+            Route("/metrics", reads.metrics, methods=["GET"]),
             Route(f"{api}/server", reads.server, methods=["GET"]),
             Route(f"{api}/nodes", reads.nodes, methods=["GET"]),
             Route(f"{api}/nodes/{{node}}", reads.node, methods=["GET"]),

@@ -20,6 +20,8 @@ from llmgw.server.admin.backend import AdminBackend
 _log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/health"})
+LOCAL_PATHS = frozenset({"/metrics"})
+"""Open without a token to what runs on this host: names and counts, no secrets, and a scraper needs no secret."""
 TOKEN_CHARS_MAX = 512
 FAILURES_BURST_MAX = 10
 FAILURE_REFILL_S = 6.0
@@ -102,6 +104,9 @@ class Guard:
             await self._app(scope, receive, send)
             return
         token = bearer_token(scope["headers"])
+        if token is None and scope["path"] in LOCAL_PATHS and is_local(host, scope["headers"]):
+            await self._app(scope, receive, send)
+            return
         if token is None:
             message = "this needs a token: send Authorization: Bearer TOKEN"
             headers = {"www-authenticate": 'Bearer realm="llmgw"'}
@@ -151,6 +156,25 @@ def bearer_token(headers: list[tuple[bytes, bytes]]) -> str | None:
     if scheme.lower() != b"bearer" or not token.isascii() or not 0 < len(token) <= TOKEN_CHARS_MAX:
         return None
     return token.decode("ascii")
+
+
+def is_local(host: str, headers: list[tuple[bytes, bytes]]) -> bool:
+    """True for a request that a program of this very host made for itself.
+
+    A proxy's is not, though it comes from loopback as well; nor is that of a browser here, whose page comes from
+    elsewhere and had its name changed to this address (DNS rebinding): its Host header has that name.
+    """
+    if not is_loopback(host.removeprefix("::ffff:")):
+        return False
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) != 1 or any(name in _FORWARDED for name, _ in headers):
+        return False
+    name = hosts[0].decode("latin-1")
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+    return is_loopback(name)
+
+
+_FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via"})
 
 
 def peer_key(host: str) -> str:

@@ -44,6 +44,10 @@ class AdminBackend(Protocol):
 
     def explain(self, model: str) -> ExplainView: ...
 
+    def metrics(self) -> bytes:
+        """The state as Prometheus' text form (version 0.0.4)."""
+        ...
+
     async def history(
         self, *, subject: str | None, kind: str | None, model: str | None, before: int | None, limit: int
     ) -> list[HistoryEntry]:

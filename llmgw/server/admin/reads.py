@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
 from llmgw.messages.admin import HISTORY_KINDS, Health
 from llmgw.server.admin import border
-from llmgw.server.admin.answers import answer, not_found
+from llmgw.server.admin.answers import ALWAYS, answer, not_found
 from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.admin.names import model_name
 
@@ -25,6 +26,10 @@ class Reads:
 
     async def health(self, request: Request) -> Response:
         return answer(Health())
+
+    async def metrics(self, request: Request) -> Response:
+        border.only_parameters(request)
+        return Response(self._backend.metrics(), headers={**ALWAYS, "content-type": CONTENT_TYPE_LATEST})
 
     async def server(self, request: Request) -> Response:
         border.only_parameters(request)

@@ -1,0 +1,45 @@
+"""The engines that this node is configured to run, and whether their programs can be started."""
+
+from __future__ import annotations
+
+from llmgw.doctor.check import Node
+from llmgw.engines import registry
+from llmgw.engines.offers import engine_offers
+from llmgw.messages.findings import Finding
+
+_WHY = "Models that want this engine are not placed on this node"
+
+
+def check_engines(node: Node) -> list[Finding]:
+    """One finding an engine that cannot run; one when there is none at all. Looks at files, starts nothing."""
+    config = node.config
+    adapters = registry.offered(config)
+    findings = [
+        node.finding(
+            "engine-unknown",
+            "warning",
+            f"engines.{name}",
+            f"this version of llmgw has no adapter for {name}",
+            why=_WHY,
+            remedy=f"update llmgw on this node, or take engines.{name} out of agent.yaml",
+        )
+        for name in registry.missing(config)
+    ]
+    if not adapters and not findings:
+        return [
+            node.finding(
+                "engine-none",
+                "warning",
+                "engines",
+                "no engine is configured",
+                why="Nothing is ever placed on this node",
+                remedy="name those that are installed under engines in agent.yaml, for example llamacpp: {}",
+            )
+        ]
+    for offer in engine_offers(adapters, config):
+        if offer.problem is not None:
+            what, _, remedy = offer.problem.partition("; ")
+            findings.append(
+                node.finding("engine-program", "error", f"engines.{offer.name}", what, why=_WHY, remedy=remedy)
+            )
+    return findings

@@ -1,0 +1,201 @@
+"""On a healthy node nothing is found; a planted fault is found, and nothing but that one."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmgw.doctor import ports, work_dir
+from llmgw.doctor.checks import CHECKS
+from llmgw.doctor.examine import examine
+from llmgw.messages.findings import Finding
+from llmgw.sim.hardware import set_gpu, set_port, write_hardware
+from tests.doctor.healthy import DAY, Site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    return Site(tmp_path_factory.mktemp("site"))
+
+
+def findings(site: Site, *, clock_s: float = 0.0, **changes: Any) -> list[Finding]:
+    node = site.node(clock_s=clock_s, **changes)
+    found = examine(lambda: node.config, CHECKS, now=node.now).findings
+    for finding in found:
+        assert finding.where.startswith(f"{node.config.node_id} ")
+        assert finding.why or finding.check.startswith(("gpu", "fabric"))
+    return found
+
+
+def checks(site: Site, **changes: Any) -> list[str]:
+    return [finding.check for finding in findings(site, **changes)]
+
+
+def test_nothing_is_found_on_a_healthy_node(site: Site) -> None:
+    assert findings(site) == []
+
+
+def test_exactly_the_planted_hardware_faults_are_found(site: Site, tmp_path: Path) -> None:
+    hardware = write_hardware(tmp_path / "hw", gpus=8, adapters=2, node="node01")
+    set_port(hardware.directory, "mlx5_1", "init")
+    set_gpu(hardware.directory, 5, "reset")
+    discovery = {"nvidia_smi": str(hardware.nvidia_smi), "ib_root": str(hardware.ib_root)}
+    found = findings(site, discovery=discovery)
+    assert [(finding.check, finding.where) for finding in found] == [
+        ("gpu-unusable", "node01 GPU 5"),
+        ("fabric-no-subnet-manager", "node01 ib-a mlx5_1"),
+    ]
+
+
+def test_a_key_that_others_may_read_is_found(site: Site) -> None:
+    files = site.issue("node01", "127.0.0.1", age_days=2)
+    os.chmod(files["key"], 0o640)
+    (finding,) = findings(site, tls=files)
+    assert (finding.check, finding.severity) == ("key-open", "error")
+    assert finding.remedy.startswith(f"chmod 600 {files['key']}")
+
+
+def test_files_that_are_not_there_are_one_finding_each(site: Site, tmp_path: Path) -> None:
+    missing = {name: str(tmp_path / name) for name in ("ca", "cert", "key")}
+    found = findings(site, tls=missing)
+    assert sorted(finding.check for finding in found) == [
+        "certificate-unreadable",
+        "certificate-unreadable",
+        "key-unreadable",
+    ]
+    assert checks(site, tls=site.tls | {"key": missing["key"]}) == ["key-unreadable"]
+
+
+def test_a_certificate_that_ends_soon_is_a_warning_before_it_is_an_error(site: Site) -> None:
+    (soon,) = findings(site, tls=site.issue("node01", "127.0.0.1", age_days=345))
+    assert (soon.check, soon.severity) == ("certificate-expiring", "warning")
+    assert "20 days" in soon.what
+    (sooner,) = findings(site, tls=site.issue("node01", "127.0.0.1", age_days=363))
+    assert (sooner.check, sooner.severity) == ("certificate-expiring", "error")
+    (over,) = findings(site, tls=site.issue("node01", "127.0.0.1", age_days=400))
+    assert (over.check, over.severity) == ("certificate-expired", "error")
+
+
+def test_a_key_of_another_certificate_is_found(site: Site) -> None:
+    other = site.issue("node02", "127.0.0.1")
+    (finding,) = findings(site, tls=site.tls | {"key": other["key"]})
+    assert finding.check == "certificate-unusable"
+    assert "does not belong to" in finding.what
+
+
+def test_another_authoritys_root_is_found(site: Site, tmp_path: Path) -> None:
+    other = Site(tmp_path / "other")
+    (finding,) = findings(site, tls=site.tls | {"ca": other.tls["ca"]})
+    assert finding.check == "certificate-unusable"
+    assert "another authority" in finding.what
+
+
+def test_a_certificate_of_another_node_or_address_is_found(site: Site) -> None:
+    (other,) = findings(site, tls=site.issue("node02", "127.0.0.1"))
+    assert other.check == "certificate-name"
+    assert other.remedy.startswith("set node_id: node02 in agent.yaml")
+    (elsewhere,) = findings(site, tls=site.issue("node01", "10.9.9.9"))
+    assert elsewhere.check == "certificate-address"
+    assert "for 10.9.9.9, and engines listen on 127.0.0.1" in elsewhere.what
+    server = str(site.folder / "server" / "server.pem")
+    key = str(site.folder / "server" / "server-key.pem")
+    assert checks(site, tls=site.tls | {"cert": server, "key": key}) == ["certificate-foreign"]
+
+
+def test_an_address_that_this_machine_lacks_is_found_once(site: Site) -> None:
+    (finding,) = findings(site, mgmt_addr="10.255.254.253", tls=site.issue("node01", "10.255.254.253"))
+    assert finding.check == "address-missing"
+    assert "10.255.254.253 is not an address of this machine" in finding.what
+    assert finding.remedy == "Correct mgmt_addr in agent.yaml"
+
+
+def test_a_loopback_address_for_a_server_elsewhere_is_found(site: Site) -> None:
+    found = checks(site, server="https://gateway.invalid:8443")
+    assert sorted(found) == ["address-loopback", "server-unreachable"]
+
+
+def test_engines_that_cannot_run_and_none_at_all_are_found(site: Site) -> None:
+    (missing,) = findings(site, engines={"llamacpp": {"bin": "/nonexistent/llama-server"}})
+    assert (missing.check, missing.where) == ("engine-program", "node01 engines.llamacpp")
+    assert missing.what == "the program /nonexistent/llama-server does not exist"
+    (none,) = findings(site, engines={})
+    assert (none.check, none.severity) == ("engine-none", "warning")
+
+
+def test_too_few_free_ports_are_found(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[socket.socket] = []
+    try:
+        for low in range(22000, 30000, 3):
+            try:
+                taken = [socket.create_server(("127.0.0.1", low + at)) for at in range(2)]
+                break
+            except OSError:
+                continue
+        (finding,) = findings(site, supervisor={"work_dir": "/tmp", "port_range": f"{low}-{low + 2}"})
+        assert (finding.check, finding.severity) == ("ports-few", "error")
+        assert "of 3 ports are free on 127.0.0.1" in finding.what
+    finally:
+        for sock in taken:
+            sock.close()
+    monkeypatch.setattr(ports, "PORTS_WANTED", 3)
+    assert checks(site, supervisor={"work_dir": "/tmp", "port_range": f"{low}-{low + 2}"}) == []
+
+
+def test_a_work_dir_that_cannot_be_used_is_found(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    (finding,) = findings(site, supervisor={"work_dir": str(tmp_path / "file" / "work")})
+    assert finding.check == "work-dir"
+    assert f"{tmp_path / 'file'} is no folder" in finding.what
+    access = os.access
+    monkeypatch.setattr(work_dir.os, "access", lambda path, mode: path != tmp_path and access(path, mode))
+    (finding,) = findings(site, supervisor={"work_dir": str(tmp_path / "new" / "work")})
+    assert f"be made: {tmp_path} is not writable" in finding.what
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_full_disk_is_found(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_dir, "ROOM_WARN_BYTES", 2**70)
+    (finding,) = findings(site)
+    assert (finding.check, finding.severity) == ("work-dir-full", "warning")
+
+
+def test_a_server_that_is_not_there_is_found(site: Site) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (finding,) = findings(site, server=f"https://127.0.0.1:{port}")
+    assert finding.check == "server-unreachable"
+    assert finding.what == f"Nothing listens at 127.0.0.1:{port}"
+    assert "agents.listen" in finding.remedy
+
+
+def test_a_server_certificate_without_the_dialled_name_is_told_with_those_it_has(
+    site: Site, tmp_path: Path
+) -> None:
+    named = Site(tmp_path / "named", server_hosts=("gw.lan",))
+    (finding,) = findings(named)
+    assert finding.check == "server-unreachable"
+    assert "does not name 127.0.0.1 but only gw.lan" in finding.what
+
+
+def test_a_revoked_node_learns_it_from_the_server(site: Site) -> None:
+    files = site.issue("node07", "127.0.0.1")
+    assert checks(site, node_id="node07", tls=files) == []
+    site.authority.revoke("node07", site.now)
+    (finding,) = findings(site, node_id="node07", tls=files)
+    assert finding.check == "server-refuses"
+    assert "revoked" in finding.what
+
+
+def test_a_clock_that_is_off_is_found(site: Site) -> None:
+    (behind,) = findings(site, clock_s=-60)
+    assert (behind.check, behind.severity) == ("clock", "warning")
+    assert re.search(r"is (59|60|61) s behind the server's", behind.what)
+    (ahead,) = findings(site, clock_s=DAY)
+    assert (ahead.check, ahead.severity) == ("clock", "error")

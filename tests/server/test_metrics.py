@@ -1,0 +1,195 @@
+"""The server's metrics follow the hub's state, keep to Prometheus' rules, and are bounded."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from llmgw.config.catalog import Catalog
+from llmgw.fleet.events import Event
+from llmgw.fleet.observe import Enrolment
+from llmgw.fleet.settings import FleetSettings
+from llmgw.messages.agent import FabricOffer, Gpu, Inventory, Port, Register
+from llmgw.messages.findings import Finding
+from llmgw.messages.routes import Outcome, Telemetry
+from llmgw.pki.expiry import CertificateEnd
+from llmgw.server.hub import Clock, Hub
+from llmgw.server.ids import RandomIds
+from llmgw.server.metrics import CHECKS_MAX, Metrics, Source
+from llmgw.server.request_tally import OTHER
+from tests.server.exposition import families, lint, value
+
+NOW = 1_900_000_000.0
+
+
+class Forgetful:
+    """A memory that keeps nothing."""
+
+    def record(self, *_: Any) -> None: ...
+
+    def node_registered(self, *_: Any) -> None: ...
+
+    def fabrics_changed(self, *_: Any) -> None: ...
+
+
+class World:
+    """A hub, and the text of its metrics."""
+
+    def __init__(self, *models: str) -> None:
+        self.findings: list[Finding] = []
+        self.certificates: list[CertificateEnd] = []
+        self.hub = Hub(
+            epoch="e1",
+            catalog=self.catalog(*models),
+            settings=FleetSettings(),
+            clock=Clock(monotonic=lambda: 1000.0, wall=lambda: NOW),
+            ids=RandomIds(),
+            memory=Forgetful(),
+            publish=lambda table: None,
+        )
+        self.metrics = Metrics(Source(self.hub, lambda: self.certificates, lambda: self.findings))
+
+    @staticmethod
+    def catalog(*models: str) -> Catalog:
+        profiles = [{"engine": "sim", "gpus_per_node": 1, "replicas": 2}]
+        return Catalog.model_validate({"models": [{"name": name, "profiles": profiles} for name in models]})
+
+    def register(self, node: str, **inventory: Any) -> str:
+        message = Register(
+            node_id=node,
+            boot_id="b",
+            instance="i",
+            instance_started_at=1.0,
+            counter=1,
+            version="1",
+            inventory=Inventory(**inventory),
+        )
+        return self.hub.register(message, Enrolment("10.0.0.1", NOW + 3600), "1").session
+
+    def text(self) -> str:
+        text = self.metrics.text().decode()
+        assert lint(text) == []
+        return text
+
+
+def gpus(count: int) -> list[Gpu]:
+    return [Gpu(index=n, uuid=f"GPU-{n}", name="x", usable=n != 0) for n in range(count)]
+
+
+def test_an_empty_server_has_every_family_and_keeps_to_the_rules() -> None:
+    assert set(families(World().text())) == {
+        "llmgw_build_info",
+        "llmgw_settling",
+        "llmgw_nodes",
+        "llmgw_gpus",
+        "llmgw_ib_port_active",
+        "llmgw_ib_port_rate_gbps",
+        "llmgw_replicas",
+        "llmgw_replicas_wanted",
+        "llmgw_certificate_seconds_left",
+        "llmgw_requests",
+        "llmgw_retries",
+        "llmgw_request_first_byte_seconds",
+        "llmgw_request_seconds",
+        "llmgw_router_outcomes_dropped",
+        "llmgw_findings",
+    }
+
+
+def test_nodes_gpus_and_ports_are_told_as_the_agents_told_them() -> None:
+    world = World()
+    world.register(
+        "node01",
+        gpus=gpus(8),
+        ports=[
+            Port(adapter="mlx5_0", port=1, state="ACTIVE", phys_state="LinkUp", rate_gbps=400.0),
+            Port(adapter="mlx5_1", port=1, state="DOWN", phys_state="Polling"),
+        ],
+        fabrics=[FabricOffer(name="ib-a", usable=True)],
+    )
+    text = world.text()
+    assert value(text, "llmgw_nodes", state="ready") == 1
+    assert value(text, "llmgw_nodes", state="lost") == 0
+    assert value(text, "llmgw_gpus", node="node01", state="free") == 7
+    assert value(text, "llmgw_gpus", node="node01", state="unusable") == 1
+    up = {"node": "node01", "adapter": "mlx5_0", "port": "1"}
+    down = up | {"adapter": "mlx5_1"}
+    assert value(text, "llmgw_ib_port_active", **up, state="ACTIVE", phys_state="LinkUp") == 1
+    assert value(text, "llmgw_ib_port_active", **down, state="DOWN", phys_state="Polling") == 0
+    assert value(text, "llmgw_ib_port_rate_gbps", **up) == 400
+    assert value(text, "llmgw_ib_port_rate_gbps", **down) is None
+
+
+def test_certificates_count_down_and_a_renewed_one_is_taken_up_in_the_midst_of_a_session() -> None:
+    world = World()
+    session = world.register("node01")
+    world.certificates = [CertificateEnd("gw.lan", "server", NOW - 5)]
+    text = world.text()
+    assert value(text, "llmgw_certificate_seconds_left", name="gw.lan", kind="server") == -5
+    assert value(text, "llmgw_certificate_seconds_left", name="node01", kind="node") == 3600
+    world.hub.certificate_seen(world.hub.node_of(session), NOW + 9000)
+    assert value(world.text(), "llmgw_certificate_seconds_left", name="node01", kind="node") == 9000
+
+
+def test_requests_are_counted_by_model_and_status_and_timed() -> None:
+    world = World("org/m")
+    outcomes = [
+        Outcome(model="org/m", endpoint="m-1", status=200, retries=1, first_byte_s=0.3, total_s=2.0),
+        Outcome(model="", endpoint=None, status=404, error="model_not_found"),
+    ]
+    world.hub.telemetry("r1", Telemetry(outcomes=outcomes, dropped=2))
+    text = world.text()
+    assert value(text, "llmgw_requests_total", model="org/m", status_class="2xx") == 1
+    assert value(text, "llmgw_requests_total", model=OTHER, status_class="4xx") == 1
+    assert value(text, "llmgw_retries_total", model="org/m") == 1
+    assert value(text, "llmgw_router_outcomes_dropped_total") == 2
+    assert value(text, "llmgw_request_first_byte_seconds_bucket", model="org/m", le="0.25") == 0
+    assert value(text, "llmgw_request_first_byte_seconds_bucket", model="org/m", le="0.5") == 1
+    assert value(text, "llmgw_request_seconds_sum", model="org/m") == 2.0
+    assert value(text, "llmgw_request_seconds_count", model=OTHER) == 0
+
+
+def test_a_model_that_left_the_catalog_has_no_series_of_its_own_any_more() -> None:
+    world = World("a", "b")
+    world.hub.telemetry("r1", Telemetry(outcomes=[Outcome(model="a", endpoint="a-1", status=200)]))
+    assert value(world.text(), "llmgw_replicas_wanted", model="a", profile="default") == 2
+    world.hub.set_catalog(world.catalog("b"), {}, Event("catalog", "revision 2", "applied", "test"))
+    assert 'model="a"' not in world.text()
+
+
+def test_findings_are_counted_by_check_and_checks_are_bounded() -> None:
+    world = World()
+    world.findings = [Finding(check="clock", severity="warning", where=f"n{n}", what="x") for n in range(3)]
+    assert value(world.text(), "llmgw_findings", check="clock", severity="warning") == 3
+    world.findings = [
+        Finding(check=f"made-up-{n}" + "x" * 500, severity="error", where="n", what="x") for n in range(1000)
+    ]
+    samples = families(world.text())["llmgw_findings"].samples
+    assert len(samples) == CHECKS_MAX + 1
+    assert sum(sample.value for sample in samples) == 1000
+    assert max(len(sample.labels["check"]) for sample in samples) == 128
+
+
+def test_what_agents_and_operators_write_cannot_break_the_text() -> None:
+    world = World()
+    odd = 'a"b\\c\nllmgw_nodes{state="ready"} 99'
+    world.findings = [Finding(check=odd, severity="error", where="n", what="x")]
+    world.register("node01", ports=[Port(adapter=odd, port=1, state=odd)])
+    text = world.text()
+    assert value(text, "llmgw_findings", check=odd, severity="error") == 1
+    assert value(text, "llmgw_nodes", state="ready") == 1
+
+
+def test_a_large_fleet_is_told_within_a_second() -> None:
+    world = World(*[f"model-{n}" for n in range(50)])
+    for n in range(400):
+        ports = [Port(adapter=f"mlx5_{p}", port=1, state="ACTIVE", rate_gbps=400.0) for p in range(8)]
+        world.register(f"node{n:03d}", gpus=gpus(8), ports=ports)
+    quickest = min(_timed(world) for _ in range(3))
+    assert quickest < 1.0
+
+
+def _timed(world: World) -> float:
+    began = time.perf_counter()
+    world.metrics.text()
+    return time.perf_counter() - began
