@@ -71,7 +71,6 @@ class Site:
             None,  # type: ignore[arg-type]  # nothing that doctor asks gets as far as the hub
             revocations=RevocationList(str(self._tls.revocations), self._tls.ca),
             renewer=None,
-            revoked_in_store=lambda serial: False,
             server_version="1",
         )
         server, sockets = serve_asgi(
