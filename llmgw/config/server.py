@@ -83,6 +83,13 @@ class Liveness(Model):
     """Agent silent while its shards work: lost only after this long."""
     settle: Duration = 45.0
     """After a start: how long to wait for known nodes before anything new is placed or stopped."""
+    stall_after: Duration = Field(120.0, gt=0)
+    """A ready replica that has work and shows no progress for this long leaves the rotation, reversibly."""
+    stalled_limit: Duration = Field(600.0, gt=0)
+    """Out of the rotation and no probe answered for this long: the replica is failed and replaced. A model
+    whose `first_byte_timeout` is longer has that long."""
+    probe_interval: Duration = Field(60.0, gt=0)
+    """How often an idle replica is asked for one token."""
     probe_timeout: Duration = Field(5.0, gt=0)
     """How long a one-token probe of a silent node's shard may take."""
 

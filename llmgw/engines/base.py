@@ -72,9 +72,14 @@ class LaunchPlan:
 
 
 class EngineAdapter(Protocol):
-    """One engine. `name` is the catalog's word for it."""
+    """One engine. `name` is the catalog's word for it.
+
+    `progress_counters` are the metrics in its `/metrics` whose sum grows while it works, also in the middle of a
+    request: they tell busy from hung.
+    """
 
     name: str
+    progress_counters: tuple[str, ...]
 
     def offered(self, config: AgentConfig) -> bool:
         """True when this node is configured to run the engine."""

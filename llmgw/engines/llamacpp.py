@@ -70,6 +70,8 @@ class LlamacppAdapter:
     """Plans for `llama-server`."""
 
     name = "llamacpp"
+    # The token counters move only when a request ends; decode calls are counted as they happen.
+    progress_counters: tuple[str, ...] = ("llamacpp:prompt_tokens_total", "llamacpp:n_decode_total")
 
     def offered(self, config: AgentConfig) -> bool:
         """True when the agent's configuration has `engines.llamacpp`."""

@@ -39,6 +39,7 @@ class SimAdapter:
     """Plans for `llmgw sim engine`."""
 
     name = "sim"
+    progress_counters: tuple[str, ...] = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 
     def offered(self, config: AgentConfig) -> bool:
         """True when `engines.sim.enabled` is set."""

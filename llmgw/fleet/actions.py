@@ -71,6 +71,23 @@ class FailReplica:
     reason: str
     penalty: bool
     given_up: bool = False
+    evicted: bool = False
+    """It may still have been serving: counts towards invariant 11."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendReplica:
+    """It has work and shows no progress: out of the rotation, its shards untouched."""
+
+    replica_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnReplica:
+    """A suspended replica has shown progress: back into the rotation."""
+
+    replica_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +146,8 @@ Action = (
     | StartWorkers
     | ReplicaReady
     | FailReplica
+    | SuspendReplica
+    | ReturnReplica
     | ResumeReplica
     | DrainReplica
     | StopReplica

@@ -19,12 +19,15 @@ from llmgw.fleet.actions import (
     ReapReplica,
     ReplicaReady,
     ResumeReplica,
+    ReturnReplica,
     SendStop,
     StartReplica,
     StartWorkers,
     StopReplica,
+    SuspendReplica,
 )
 from llmgw.fleet.events import Event, node_event, replica_event
+from llmgw.fleet.health import EVICTION_WINDOW_S
 from llmgw.fleet.model import (
     GONE,
     LOST,
@@ -114,7 +117,15 @@ def _on_replica(
         case ReplicaReady():
             replica.was_ready, replica.ready_at, replica.witnessed_at = True, now, now
             _set(replica, ReplicaState.READY, now, effects, reason="the leader answered a request")
-        case FailReplica(_, reason, penalty, given_up):
+        case SuspendReplica(_, reason):
+            replica.suspended, replica.suspended_at = reason, now
+            effects.events.append(replica_event(replica, "out of rotation", reason))
+        case ReturnReplica():
+            replica.suspended = None
+            effects.events.append(replica_event(replica, "back in rotation", "it shows progress again"))
+        case FailReplica(_, reason, penalty, given_up, evicted):
+            if evicted:
+                fleet.evictions = [at for at in fleet.evictions if now - at < EVICTION_WINDOW_S] + [now]
             if penalty:
                 _penalise(fleet, replica, reason, now, settings)
             replica.given_up = given_up

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmgw.fleet.actions import Action, EndSettling, NodeLost, NodeUnreachable
-from llmgw.fleet.model import Fleet, Node, NodeState, Replica, ReplicaState
+from llmgw.fleet.model import Fleet, NodeState, Replica, ReplicaState
 from llmgw.fleet.settings import FleetSettings
 
 
@@ -55,28 +55,3 @@ def end_settling(fleet: Fleet, now: float) -> list[Action]:
     if known and all(node.state is not NodeState.UNKNOWN for node in known):
         return [EndSettling("every known node has registered")]
     return []
-
-
-def probes_wanted(fleet: Fleet, now: float, settings: FleetSettings) -> list[Replica]:
-    """Ready replicas with a shard on a silent node, or behind an unconfirmed route: ask their leaders now.
-
-    Asking begins at half of `lost_after_s`, so that the second witness has spoken when the first is due.
-    """
-    wanted = []
-    silent = {
-        node.node_id
-        for node in fleet.nodes.values()
-        if node.state in (NodeState.READY, NodeState.UNREACHABLE)
-        and _silent_s(node, now) > settings.lost_after_s / 2
-    }
-    every_s = max(1.0, settings.lost_after_s / 8)
-    for replica in fleet.replicas.values():
-        if replica.state is not ReplicaState.READY or not silent.intersection(replica.node_ids):
-            continue
-        if now - max(replica.witnessed_at, replica.probed_at) >= every_s:
-            wanted.append(replica)
-    return wanted
-
-
-def _silent_s(node: Node, now: float) -> float:
-    return now - node.last_heard

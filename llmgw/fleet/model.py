@@ -191,6 +191,15 @@ class Replica:
     witnessed_at: float = float("-inf")
     """When its leader was last seen to work, by routers or a probe."""
     probed_at: float = float("-inf")
+    probe_failed_since: float | None = None
+    """When the first of the probes that went unanswered was sent; None after an answer."""
+    busy_since: float | None = None
+    """Since when routers have had requests on it without a break."""
+    counters: float | None = None
+    """The engine's progress counters when they were last read."""
+    suspended: str | None = None
+    """Why it is out of the rotation though it is ready, or None."""
+    suspended_at: float = float("-inf")
     reaped: bool = False
     """Its end was recorded; it stays only because a lost node may still hold a part of it."""
 
@@ -257,6 +266,8 @@ class Fleet:
     """By endpoint id, which is the replica id."""
     settling_until: float | None = None
     """None when settling is over."""
+    evictions: list[float] = field(default_factory=list)
+    """When replicas that may still have been serving were given up; the last window's."""
 
     @property
     def settling(self) -> bool:

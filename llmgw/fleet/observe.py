@@ -16,6 +16,7 @@ from llmgw.fleet.model import (
     NodeState,
     Replica,
     ReplicaState,
+    RouterState,
     Seat,
     Shard,
 )
@@ -100,13 +101,32 @@ def report(
 
 
 def witness(fleet: Fleet, replica_id: str, now: float) -> None:
-    """A router or a probe saw the replica's leader work."""
+    """A router, a probe or the engine's counters showed that the replica's leader works."""
     replica = fleet.replicas.get(replica_id)
     if replica is not None:
         replica.witnessed_at = now
+        replica.probe_failed_since = None
     inherited = fleet.inherited.get(replica_id)
     if inherited is not None:
         inherited.alive_at = now
+
+
+def unanswered(fleet: Fleet, replica_id: str, asked_at: float) -> None:
+    """A probe of the replica's leader, sent at `asked_at`, was not answered."""
+    replica = fleet.replicas.get(replica_id)
+    if replica is not None and replica.probe_failed_since is None and replica.witnessed_at < asked_at:
+        replica.probe_failed_since = asked_at
+
+
+def in_flight(fleet: Fleet, router_id: str, counts: dict[str, int], now: float) -> None:
+    """A router said how many requests it has on each endpoint."""
+    fleet.routers.setdefault(router_id, RouterState()).in_flight = counts
+    for replica in fleet.replicas.values():
+        busy = any(router.in_flight.get(replica.replica_id, 0) for router in fleet.routers.values())
+        if not busy:
+            replica.busy_since = None
+        elif replica.busy_since is None:
+            replica.busy_since = now
 
 
 def forgive_pause(fleet: Fleet, pause_s: float) -> None:
@@ -117,6 +137,11 @@ def forgive_pause(fleet: Fleet, pause_s: float) -> None:
     for replica in fleet.replicas.values():
         replica.since += pause_s
         replica.witnessed_at += pause_s
+        replica.suspended_at += pause_s
+        if replica.busy_since is not None:
+            replica.busy_since += pause_s
+        if replica.probe_failed_since is not None:
+            replica.probe_failed_since += pause_s
         for shard in replica.shards.values():
             shard.since += pause_s
     for inherited in fleet.inherited.values():

@@ -24,6 +24,7 @@ from llmgw.fleet.actions import (
     StartWorkers,
     StopReplica,
 )
+from llmgw.fleet.health import judge_replicas
 from llmgw.fleet.liveness import end_settling, judge_nodes
 from llmgw.fleet.model import COMMANDED, LOST, Fleet, NodeState, Replica, ReplicaState
 from llmgw.fleet.placement import Room, Wanted, place
@@ -41,6 +42,7 @@ def reconcile(fleet: Fleet, catalog: Catalog, now: float, settings: FleetSetting
         or _returns(fleet, catalog)
         or _adoptions(fleet)
         or _failures(fleet, now, settings)
+        or judge_replicas(fleet, catalog, now, settings)
         or _progress(fleet)
         or _endings(fleet, now, settings)
         or _unconfirmed_routes(fleet, now, settings)

@@ -41,7 +41,12 @@ def routes(
 
 
 def endpoint_of(fleet: Fleet, replica: Replica) -> RouteEndpoint | None:
-    """Where the replica is served, or None while it must not be."""
+    """Where requests to the replica go, or None while none must."""
+    return leader_of(fleet, replica) if replica.suspended is None else None
+
+
+def leader_of(fleet: Fleet, replica: Replica) -> RouteEndpoint | None:
+    """Where the leader of a ready replica answers, in the rotation or not; None while it is not ready."""
     leader = replica.leader
     if replica.state is not ReplicaState.READY or leader is None or leader.phase != "ready":
         return None
@@ -58,6 +63,8 @@ def _why_nothing(fleet: Fleet, model: CatalogModel) -> str:
         return "its static endpoints are not usable"
     if not any(profile.replicas for profile in model.profiles):
         return "it is scaled to zero"
+    if any(replica.suspended is not None for replica in fleet.replicas.values() if replica.model == model.name):
+        return "its engines have work and show no progress"
     states = [replica.state for replica in fleet.replicas.values() if replica.model == model.name]
     if ReplicaState.STARTING in states:
         return "its replicas are starting"

@@ -14,6 +14,12 @@ class FleetSettings:
     settle_s: float = 45.0
     drain_grace_s: float = 60.0
     probe_timeout_s: float = 5.0
+    stall_after_s: float = 120.0
+    """Work without progress for this long: out of the rotation."""
+    stalled_limit_s: float = 600.0
+    """Out of the rotation and no probe answered for this long (or the model's first-byte deadline): failed."""
+    probe_interval_s: float = 60.0
+    """How often an idle replica is asked for one token."""
     commanded_timeout_s: float = 60.0
     """How long an agent that speaks may take to report a shard it was told to start."""
     backoff_first_s: float = 10.0

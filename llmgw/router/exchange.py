@@ -201,7 +201,8 @@ class Exchange:
         """Body bytes of the answer: the first carry the head along, and from here on no other engine is tried."""
         endpoint = self._endpoint
         assert endpoint is not None
-        self._service.telemetry.alive.add(endpoint.id)
+        if self._head is not None and self._head.status < 500:  # a 500 is no sign of life
+            self._service.telemetry.alive.add(endpoint.id)
         transport = self._client.transport
         if not self.first_byte_at:
             head = self._first_byte()

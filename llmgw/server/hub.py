@@ -19,7 +19,16 @@ from llmgw.fleet.carry_out import Effects, carry_out, forget_node
 from llmgw.fleet.events import Event, node_event
 from llmgw.fleet.lives import Life, refuse_life
 from llmgw.fleet.model import Fleet, InheritedRoute, Node, ReplicaState, RouterState
-from llmgw.fleet.observe import Enrolment, forgive_pause, heard, register, report, witness
+from llmgw.fleet.observe import (
+    Enrolment,
+    forgive_pause,
+    heard,
+    in_flight,
+    register,
+    report,
+    unanswered,
+    witness,
+)
 from llmgw.fleet.reconcile import reconcile
 from llmgw.fleet.routes import routes
 from llmgw.fleet.settings import FleetSettings
@@ -275,18 +284,24 @@ class Hub:
         if (state.acked, state.in_flight) != (message.acked, message.in_flight):
             self.changed.set()
         state.acked = message.acked
-        state.in_flight = message.in_flight
+        now = self.clock.monotonic()
+        in_flight(self.fleet, router_id, message.in_flight, now)
         if message.outcomes or message.dropped:
             known = {model.name for model in self.catalog.models}
             self.requests.take(message.outcomes, message.dropped, known)
-        now = self.clock.monotonic()
         for endpoint_id in message.alive:
             witness(self.fleet, endpoint_id, now)
 
-    def probed(self, replica_id: str, works: bool) -> None:
-        """A one-token probe of a replica's leader has ended."""
+    def probed(self, replica_id: str, works: bool, asked_at: float) -> None:
+        """A one-token probe of a replica's leader, sent at `asked_at` on the monotonic clock, has ended."""
         if works:
-            witness(self.fleet, replica_id, self.clock.monotonic())
+            self.progressed(replica_id)
+        else:
+            unanswered(self.fleet, replica_id, asked_at)
+
+    def progressed(self, replica_id: str) -> None:
+        """The engine's own counters, or an answer, showed that the replica works."""
+        witness(self.fleet, replica_id, self.clock.monotonic())
 
     # Deciding.
 

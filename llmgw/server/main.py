@@ -282,6 +282,9 @@ def _settings(config: ServerConfig) -> FleetSettings:
         settle_s=config.liveness.settle,
         drain_grace_s=config.router.drain_grace,
         probe_timeout_s=config.liveness.probe_timeout,
+        stall_after_s=config.liveness.stall_after,
+        stalled_limit_s=config.liveness.stalled_limit,
+        probe_interval_s=config.liveness.probe_interval,
     )
 
 

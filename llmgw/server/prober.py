@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import httpx
 import msgspec
 import structlog
 
 from llmgw.config.addresses import join_host_port
-from llmgw.fleet.liveness import probes_wanted
-from llmgw.fleet.model import InheritedRoute
-from llmgw.fleet.routes import endpoint_of
+from llmgw.engines.registry import adapter
+from llmgw.fleet.health import counters_wanted, probes_wanted
+from llmgw.fleet.model import InheritedRoute, Replica
+from llmgw.fleet.routes import leader_of
 from llmgw.messages.routes import RouteEndpoint
 from llmgw.server.hub import Hub
 
@@ -52,38 +55,70 @@ class Prober:
     def _look(self, client: httpx.AsyncClient) -> None:
         now = self._hub.clock.monotonic()
         fleet = self._hub.fleet
+        for replica in counters_wanted(fleet, now, self._hub.settings):
+            endpoint = leader_of(fleet, replica)
+            if endpoint is not None:
+                self._ask(f"{replica.replica_id} counters", self._read_counters(client, endpoint, replica))
         for replica in probes_wanted(fleet, now, self._hub.settings):
-            endpoint = endpoint_of(fleet, replica)
+            endpoint = leader_of(fleet, replica)
             if endpoint is not None:
                 replica.probed_at = now
-                self._ask(client, endpoint, replica.model)
+                self._ask(replica.replica_id, self._probe(client, endpoint, replica.model))
         for inherited in self._unconfirmed(now):
-            self._ask(client, inherited.endpoint, inherited.model)
+            self._ask(inherited.endpoint.id, self._probe(client, inherited.endpoint, inherited.model))
 
     def _unconfirmed(self, now: float) -> list[InheritedRoute]:
         stale_s = self._hub.settings.lost_after_s / 4
         return [item for item in self._hub.fleet.inherited.values() if now - item.alive_at > stale_s]
 
-    def _ask(self, client: httpx.AsyncClient, endpoint: RouteEndpoint, model: str) -> None:
-        if endpoint.id in self._running or len(self._running) >= PROBES_MAX:
+    def _ask(self, key: str, work: Coroutine[Any, Any, None]) -> None:
+        if key in self._running or len(self._running) >= PROBES_MAX:
+            work.close()
             return
-        task = asyncio.create_task(self._probe(client, endpoint, model))
-        self._running[endpoint.id] = task
-        task.add_done_callback(lambda _: self._running.pop(endpoint.id, None))
+        task = asyncio.create_task(work)
+        self._running[key] = task
+        task.add_done_callback(lambda _: self._running.pop(key, None))
 
     async def _probe(self, client: httpx.AsyncClient, endpoint: RouteEndpoint, model: str) -> None:
         found = self._hub.catalog.by_name.get(model)
         path, body = _BODIES.get(found.task if found is not None else "chat", _BODIES["chat"])
-        headers = {"content-type": "application/json"}
-        if endpoint.api_key is not None:
-            headers["authorization"] = f"Bearer {endpoint.api_key}"
-        url = f"http://{join_host_port(endpoint.host, endpoint.port)}{path}"
+        asked_at = self._hub.clock.monotonic()
+        content = msgspec.json.encode({"model": model, **body})
+        headers = {"content-type": "application/json", **_authorization(endpoint)}
         try:
-            answer = await client.post(
-                url, content=msgspec.json.encode({"model": model, **body}), headers=headers
-            )
+            answer = await client.post(_url(endpoint, path), content=content, headers=headers)
             works = answer.status_code < 500
         except httpx.HTTPError as error:
             works = False
-            log.info("a probe was not answered", replica=endpoint.id, url=url, error=type(error).__name__)
-        self._hub.probed(endpoint.id, works)
+            log.info("a probe was not answered", replica=endpoint.id, error=type(error).__name__)
+        self._hub.probed(endpoint.id, works, asked_at)
+
+    async def _read_counters(self, client: httpx.AsyncClient, endpoint: RouteEndpoint, replica: Replica) -> None:
+        """Progress is seen when the engine's own counters have moved since the last look."""
+        try:
+            answer = await client.get(_url(endpoint, "/metrics"), headers=_authorization(endpoint))
+            answer.raise_for_status()
+            total = counters_sum(answer.text, adapter(replica.engine).progress_counters)
+        except (httpx.HTTPError, ValueError):
+            return  # no counters are no proof of anything
+        if total is not None and replica.counters is not None and total > replica.counters:
+            self._hub.progressed(replica.replica_id)
+        replica.counters = total
+
+
+def counters_sum(text: str, names: tuple[str, ...]) -> float | None:
+    """The sum of all series of these counters in a Prometheus exposition, or None when there are none."""
+    found = [
+        float(line.rpartition(" ")[2])
+        for line in text.splitlines()
+        if line.partition("{")[0].partition(" ")[0] in names
+    ]
+    return sum(found) if found else None
+
+
+def _url(endpoint: RouteEndpoint, path: str) -> str:
+    return f"http://{join_host_port(endpoint.host, endpoint.port)}{path}"
+
+
+def _authorization(endpoint: RouteEndpoint) -> dict[str, str]:
+    return {} if endpoint.api_key is None else {"authorization": f"Bearer {endpoint.api_key}"}

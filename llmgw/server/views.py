@@ -178,6 +178,8 @@ def _why(hub: Hub, replica: Replica) -> str | None:
     reason = leaving_reason(hub.fleet, hub.catalog, replica) if replica.live else None
     if reason is not None:
         return f"{reason}; waits for its replacement"
+    if replica.suspended is not None:
+        return f"out of the rotation: {replica.suspended}"
     # That it is ready says it all; a reason is for what is not as it should be.
     return None if replica.state is ReplicaState.READY else replica.reason
 

@@ -9,7 +9,7 @@ import msgspec
 from llmgw.config.catalog import Catalog
 from llmgw.fleet.carry_out import Effects, carry_out
 from llmgw.fleet.events import Event
-from llmgw.fleet.model import LOST, Fleet, Node, NodeState, ReplicaState
+from llmgw.fleet.model import LOST, Fleet, Node, NodeState, Replica, ReplicaState
 from llmgw.fleet.observe import Enrolment, register, report, witness
 from llmgw.fleet.reconcile import reconcile
 from llmgw.fleet.routes import routes
@@ -208,14 +208,19 @@ class World:
             for machine in self.machines.values():
                 self.speak(machine)
             for replica in self.fleet.replicas.values():
-                leader = replica.leader
-                if leader is not None and replica.state is ReplicaState.READY:
-                    machine = self.machines[leader.node_id]
-                    held = machine.held.get(leader.shard_id)
-                    if machine.alive and held is not None and held.phase == "ready":
-                        witness(self.fleet, replica.replica_id, self.now)
+                if replica.state is ReplicaState.READY and self.works(replica):
+                    witness(self.fleet, replica.replica_id, self.now)
             self.turn()
             self.check()
+
+    def works(self, replica: Replica) -> bool:
+        """True when somebody sees the replica's leader work."""
+        leader = replica.leader
+        if leader is None:
+            return False
+        machine = self.machines[leader.node_id]
+        held = machine.held.get(leader.shard_id)
+        return machine.alive and held is not None and held.phase == "ready"
 
     def serving(self, model: str) -> list[str]:
         """Replica ids that routers would send requests to."""
