@@ -31,6 +31,21 @@ class NodeLost:
 
 
 @dataclass(frozen=True, slots=True)
+class DoubtSilence:
+    """Most nodes fell silent together: the fault is on this side, and nothing is declared lost."""
+
+    node_ids: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndDoubt:
+    """Enough of them are back; the others get another while."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class AdoptReplica:
     """A reported replica is whole: it is ours from now on."""
 
@@ -141,6 +156,8 @@ Action = (
     EndSettling
     | NodeUnreachable
     | NodeLost
+    | DoubtSilence
+    | EndDoubt
     | AdoptReplica
     | StartReplica
     | StartWorkers

@@ -10,8 +10,10 @@ from llmgw.config.catalog import Catalog, CatalogModel, Profile
 from llmgw.fleet.actions import (
     Action,
     AdoptReplica,
+    DoubtSilence,
     DrainReplica,
     DropInherited,
+    EndDoubt,
     EndSettling,
     FailReplica,
     NodeLost,
@@ -66,6 +68,14 @@ def carry_out(
             _set_node(fleet, node_id, NodeState.UNREACHABLE, reason, now, effects)
         case NodeLost(node_id, reason):
             _lose_node(fleet, node_id, reason, now, effects)
+        case DoubtSilence(node_ids, reason):
+            fleet.doubted, fleet.doubted_at = frozenset(node_ids), now
+            effects.events.append(Event("server", "liveness", "silence doubted", reason, nodes=node_ids))
+        case EndDoubt(reason):
+            for node_id in fleet.doubted & fleet.nodes.keys():
+                fleet.nodes[node_id].lost_not_before = now + settings.reconnect_max_s + settings.lost_after_s
+            fleet.doubted = frozenset()
+            effects.events.append(Event("server", "liveness", "silence believed again", reason))
         case DropInherited(endpoint_id, reason):
             inherited = fleet.inherited.pop(endpoint_id, None)
             if inherited is not None and endpoint_id not in fleet.replicas:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from llmgw.fleet.actions import Action, EndSettling, NodeLost, NodeUnreachable
+from llmgw.fleet.actions import (
+    Action,
+    DoubtSilence,
+    EndDoubt,
+    EndSettling,
+    NodeLost,
+    NodeUnreachable,
+)
 from llmgw.fleet.model import Fleet, NodeState, Replica, ReplicaState
 from llmgw.fleet.settings import FleetSettings
 
 
 def judge_nodes(fleet: Fleet, now: float, settings: FleetSettings) -> list[Action]:
     """Who became unreachable or lost. A node that was never heard since the start is judged after settling."""
+    doubt = _doubt(fleet, now, settings)
+    if doubt:
+        return doubt
     actions: list[Action] = []
     for node in fleet.nodes.values():
         if node.state is NodeState.LOST:
@@ -27,12 +37,45 @@ def judge_nodes(fleet: Fleet, now: float, settings: FleetSettings) -> list[Actio
             last = max((witnessed_at(replica) for replica, _ in shards), default=float("-inf"))
             works = now - last < settings.lost_after_s
             why = "its shards work" if works else "its shards do not answer"
-        if works and silent_s < settings.unreachable_limit_s:
+        doubted = bool(fleet.doubted) or now < node.lost_not_before
+        if doubted and not works:
+            why = "most nodes fell silent with it"
+        if doubted or (works and silent_s < settings.unreachable_limit_s):
             if node.state is not NodeState.UNREACHABLE:
                 actions.append(NodeUnreachable(node.node_id, f"no message for {silent_s:.0f} s, but {why}"))
         else:
             actions.append(NodeLost(node.node_id, f"no message for {silent_s:.0f} s, and {why}"))
     return actions
+
+
+def _doubt(fleet: Fleet, now: float, settings: FleetSettings) -> list[Action]:
+    """When more than half of the nodes (and more than one) fall silent in one window, this side is at fault."""
+    speaking = {
+        node.node_id: now - node.last_heard
+        for node in fleet.nodes.values()
+        if node.state in (NodeState.READY, NodeState.UNREACHABLE)
+    }
+    if fleet.doubted:
+        doubted = fleet.doubted & fleet.nodes.keys()
+        back = {node_id for node_id in doubted if fleet.nodes[node_id].last_heard > fleet.doubted_at}
+        if 3 * len(back) >= len(doubted):
+            return [EndDoubt(f"{len(back)} of {len(doubted)} nodes are back")]
+        return []
+    # From well before the first would be declared lost, so that the last of a window is counted in time.
+    window = [
+        node_id
+        for node_id, silent_s in speaking.items()
+        if 0.6 * settings.lost_after_s <= silent_s < 2 * settings.lost_after_s
+    ]
+    if len(window) > 1 and 2 * len(window) > len(speaking):
+        return [
+            DoubtSilence(
+                tuple(sorted(window)),
+                f"{len(window)} of {len(speaking)} nodes fell silent together: nothing is declared lost until a "
+                "third of them is back",
+            )
+        ]
+    return []
 
 
 def witnessed_at(replica: Replica) -> float:

@@ -71,6 +71,8 @@ class Node:
     """In the store when this server started: settling waits for it."""
     session: str | None = None
     last_heard: float = float("-inf")
+    lost_not_before: float = float("-inf")
+    """Not declared lost before this, whatever its silence: most nodes were silent, and it may still come back."""
     version: str = ""
     features: frozenset[str] = frozenset()
     cordoned: bool = False
@@ -266,6 +268,9 @@ class Fleet:
     """By endpoint id, which is the replica id."""
     settling_until: float | None = None
     """None when settling is over."""
+    doubted: frozenset[str] = frozenset()
+    """Nodes that fell silent together with most others; while there are any, nothing is declared lost."""
+    doubted_at: float = float("-inf")
     evictions: list[float] = field(default_factory=list)
     """When replicas that may still have been serving were given up; the last window's."""
 

@@ -11,6 +11,8 @@ class FleetSettings:
 
     lost_after_s: float = 15.0
     unreachable_limit_s: float = 300.0
+    reconnect_max_s: float = 30.0
+    """The longest that an agent waits between two attempts to connect (its `reconnect_max`)."""
     settle_s: float = 45.0
     drain_grace_s: float = 60.0
     probe_timeout_s: float = 5.0

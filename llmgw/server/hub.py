@@ -387,6 +387,18 @@ class Hub:
             )
             for node_id, sentence in self.clones.items()
         ]
+        if self.fleet.doubted:
+            nodes = ", ".join(sorted(self.fleet.doubted))
+            found.append(
+                Finding(
+                    check="mass-silence",
+                    severity="error",
+                    where="server",
+                    what=f"{nodes} fell silent together; none of them is declared lost until a third is back",
+                    why="when most nodes go at once, this server's own network is the likelier fault",
+                    remedy="check this network; `llmgw ctl node remove NODE` for those that are really gone",
+                )
+            )
         for node in self.fleet.nodes.values():
             found += node.inventory.findings
         return found
