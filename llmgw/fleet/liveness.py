@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from llmgw.fleet.actions import Action, EndSettling, NodeLost, NodeUnreachable
 from llmgw.fleet.model import Fleet, Node, NodeState, Replica, ReplicaState
+from llmgw.fleet.sets import Sets
 from llmgw.fleet.settings import FleetSettings
 
 
-def judge_nodes(fleet: Fleet, now: float, settings: FleetSettings) -> list[Action]:
+def judge_nodes(sets: Sets, now: float, settings: FleetSettings) -> list[Action]:
     """Who became unreachable or lost. A node that was never heard since the start is judged after settling."""
+    fleet = sets.fleet
     actions: list[Action] = []
     for node in fleet.nodes.values():
         if node.state is NodeState.LOST:
@@ -20,7 +22,7 @@ def judge_nodes(fleet: Fleet, now: float, settings: FleetSettings) -> list[Actio
         silent_s = now - node.last_heard
         if silent_s < settings.lost_after_s:
             continue
-        shards = fleet.shards_on(node.node_id)
+        shards = sets.shards_on(node.node_id)
         if not shards:
             works, why = True, "it holds no shards"
         else:
