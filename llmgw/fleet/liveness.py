@@ -11,11 +11,13 @@ from llmgw.fleet.actions import (
     NodeUnreachable,
 )
 from llmgw.fleet.model import Fleet, NodeState, Replica, ReplicaState
+from llmgw.fleet.sets import Sets
 from llmgw.fleet.settings import FleetSettings
 
 
-def judge_nodes(fleet: Fleet, now: float, settings: FleetSettings) -> list[Action]:
+def judge_nodes(sets: Sets, now: float, settings: FleetSettings) -> list[Action]:
     """Who became unreachable or lost. A node that was never heard since the start is judged after settling."""
+    fleet = sets.fleet
     doubt = _doubt(fleet, now, settings)
     if doubt:
         return doubt
@@ -30,7 +32,7 @@ def judge_nodes(fleet: Fleet, now: float, settings: FleetSettings) -> list[Actio
         silent_s = now - node.last_heard
         if silent_s < settings.lost_after_s:
             continue
-        shards = fleet.shards_on(node.node_id)
+        shards = sets.shards_on(node.node_id)
         if not shards:
             works, why = True, "it holds no shards"
         else:

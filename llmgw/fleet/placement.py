@@ -5,6 +5,7 @@ Every filter has one constant sentence. The same filters, tallied, are the answe
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -22,7 +23,11 @@ class Wanted:
 
 @dataclass(slots=True)
 class Room:
-    """What is free while a plan is made. Seats taken in the plan are taken out at once."""
+    """What is free while a plan is made. Seats taken in the plan are taken out at once.
+
+    It also keeps what does not change within a plan, so that many replicas of a profile are placed without
+    asking every filter of every node again.
+    """
 
     used: dict[str, set[str]]
     replicas_of: dict[tuple[str, str], int]
@@ -31,6 +36,16 @@ class Room:
     """Fabric → GPUs held there by replicas of one node."""
     ending: frozenset[str] = frozenset()
     """Nodes that have yet to say that a shard of a failed replica has ended."""
+    _sorted: list[Node] | None = None
+    _usable: dict[str, list[str]] = field(default_factory=dict)
+    _free: dict[str, list[str]] = field(default_factory=dict)
+    _fabrics: dict[str, list[str]] = field(default_factory=dict)
+    _feasible: dict[tuple[str, str], dict[str, Node]] = field(default_factory=dict)
+    """(model, profile) → nodes that no filter refused when it was asked last, by id."""
+    _asked: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(model, profile) → how many of `_taken` it has seen."""
+    _taken: list[str] = field(default_factory=list)
+    """Nodes that seats were taken on, in order."""
 
     @classmethod
     def of(cls, fleet: Fleet) -> Room:
@@ -54,23 +69,62 @@ class Room:
         """Take seats out of the room."""
         for seat in seats:
             self.used.setdefault(seat.node_id, set()).update(seat.gpus)
+            self._free.pop(seat.node_id, None)
+            self._taken.append(seat.node_id)
             self._count(fleet, model, nodes, seat)
 
     def free(self, node: Node) -> list[str]:
         """Free usable GPUs of a node, lowest index first."""
-        used = self.used.get(node.node_id, set())
-        return [
-            gpu.uuid
-            for gpu in sorted(node.gpus, key=lambda gpu: gpu.index)
-            if gpu.usable and gpu.uuid not in used
-        ]
+        found = self._free.get(node.node_id)
+        if found is None:
+            used = self.used.get(node.node_id, ())
+            found = self._free[node.node_id] = [uuid for uuid in self.usable(node) if uuid not in used]
+        return found
+
+    def usable(self, node: Node) -> list[str]:
+        """Usable GPUs of a node, free or not, lowest index first."""
+        found = self._usable.get(node.node_id)
+        if found is None:
+            found = self._usable[node.node_id] = [
+                gpu.uuid for gpu in sorted(node.gpus, key=lambda gpu: gpu.index) if gpu.usable
+            ]
+        return found
+
+    def fabrics(self, node: Node) -> list[str]:
+        """Names of the node's usable fabrics."""
+        found = self._fabrics.get(node.node_id)
+        if found is None:
+            found = self._fabrics[node.node_id] = list(dict.fromkeys(node.usable_fabrics))
+        return found
+
+    def feasible(self, fleet: Fleet, wanted: Wanted) -> list[Node]:
+        """Nodes that no filter refuses, by id."""
+        key = (wanted.model, wanted.profile.name)
+        feasible = self._feasible.get(key)
+        if feasible is None:
+            if self._sorted is None:
+                self._sorted = sorted(fleet.nodes.values(), key=lambda node: node.node_id)
+            feasible = self._feasible[key] = {
+                node.node_id: node for node in self._sorted if not self._refuses(node, wanted)
+            }
+        else:
+            # A plan only takes: a node that was refused stays refused, and only those it took from can follow.
+            for node_id in self._taken[self._asked[key] :]:
+                if node_id in feasible and self._refuses(feasible[node_id], wanted):
+                    del feasible[node_id]
+        self._asked[key] = len(self._taken)
+        return list(feasible.values())
+
+    def _refuses(self, node: Node, wanted: Wanted) -> bool:
+        # Which filter it is matters to people only; on a full fleet the last one refuses most nodes.
+        return any(candidate.refuses(node, wanted, self) for candidate in reversed(FILTERS))
 
     def _count(self, fleet: Fleet, model: str, nodes: int, seat: Seat) -> None:
         key = (model, seat.node_id)
         self.replicas_of[key] = self.replicas_of.get(key, 0) + 1
         node = fleet.nodes.get(seat.node_id)
         if nodes == 1 and node is not None:
-            for fabric in node.usable_fabrics:
+            for fabric in self.fabrics(node):
                 self.singles_on_fabric[fabric] = self.singles_on_fabric.get(fabric, 0) + len(seat.gpus)
 
 
@@ -84,7 +138,7 @@ class Filter:
 
 
 def _fewer_gpus(node: Node, wanted: Wanted, room: Room) -> bool:
-    return sum(1 for gpu in node.gpus if gpu.usable) < wanted.profile.gpus_per_node
+    return len(room.usable(node)) < wanted.profile.gpus_per_node
 
 
 def _no_fabric(node: Node, wanted: Wanted, room: Room) -> bool:
@@ -122,6 +176,14 @@ FILTERS: tuple[Filter, ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Seats by rank, and the fabric that a replica of several nodes stays on."""
+
+    seats: tuple[Seat, ...]
+    fabric: str | None
+
+
 @dataclass(slots=True)
 class Verdict:
     """The answer: seats and fabric, or nothing and why."""
@@ -143,9 +205,13 @@ def refusal(node: Node, wanted: Wanted, room: Room) -> Filter | None:
     return None
 
 
+def choose_seats(fleet: Fleet, wanted: Wanted, room: Room) -> Chosen | None:
+    """Seats for one replica, or None; `place` says why. Nothing is taken out of the room."""
+    return _choose(room.feasible(fleet, wanted), wanted, room)
+
+
 def place(fleet: Fleet, wanted: Wanted, room: Room) -> Verdict:
-    """Find seats for one replica. Nothing is taken out of the room."""
-    profile = wanted.profile
+    """What `choose_seats` finds, with every filter's tally: the answer for people."""
     verdict = Verdict(seats=None)
     feasible: list[Node] = []
     for node in sorted(fleet.nodes.values(), key=lambda node: node.node_id):
@@ -155,17 +221,23 @@ def place(fleet: Fleet, wanted: Wanted, room: Room) -> Verdict:
         else:
             verdict.refused.setdefault(refused_by.reason, []).append(node.node_id)
     verdict.feasible = [node.node_id for node in feasible]
-    if profile.nodes == 1:
-        chosen = _choose_single(feasible, wanted, room)
-    else:
-        chosen = _choose_gang(feasible, wanted, room)
+    chosen = _choose(feasible, wanted, room)
     if chosen is None:
         verdict.reason = _why_not(fleet, wanted, verdict)
-        return verdict
-    nodes, fabric = chosen
-    verdict.fabric = fabric
-    verdict.seats = tuple(Seat(node.node_id, tuple(room.free(node)[: profile.gpus_per_node])) for node in nodes)
+    else:
+        verdict.seats, verdict.fabric = chosen.seats, chosen.fabric
     return verdict
+
+
+def _choose(feasible: list[Node], wanted: Wanted, room: Room) -> Chosen | None:
+    profile = wanted.profile
+    found = _choose_single(feasible, wanted, room) if profile.nodes == 1 else _choose_gang(feasible, wanted, room)
+    if found is None:
+        return None
+    nodes, fabric = found
+    return Chosen(
+        tuple(Seat(node.node_id, tuple(room.free(node)[: profile.gpus_per_node])) for node in nodes), fabric
+    )
 
 
 def _choose_single(feasible: list[Node], wanted: Wanted, room: Room) -> tuple[list[Node], str | None] | None:
@@ -175,10 +247,11 @@ def _choose_single(feasible: list[Node], wanted: Wanted, room: Room) -> tuple[li
     def score(node: Node) -> tuple[int, int, int, int, str]:
         # Spread a model over nodes; keep whole fabrics free for replicas of several nodes (a node without a
         # fabric first, then the fabric that already holds the most small ones); then the tightest fit.
-        singles = max((room.singles_on_fabric.get(name, 0) for name in node.usable_fabrics), default=0)
+        fabrics = room.fabrics(node)
+        singles = max([room.singles_on_fabric.get(name, 0) for name in fabrics], default=0)
         return (
             room.replicas_of.get((wanted.model, node.node_id), 0),
-            1 if node.usable_fabrics else 0,
+            1 if fabrics else 0,
             -singles,
             len(room.free(node)),
             node.node_id,
@@ -189,22 +262,20 @@ def _choose_single(feasible: list[Node], wanted: Wanted, room: Room) -> tuple[li
 
 def _choose_gang(feasible: list[Node], wanted: Wanted, room: Room) -> tuple[list[Node], str] | None:
     profile = wanted.profile
-    names = {name for node in feasible for name in node.usable_fabrics}
-    if profile.fabric is not None:
-        names &= {profile.fabric}
+    on_fabric: dict[str, list[Node]] = {}
+    for node in feasible:
+        for name in room.fabrics(node):
+            if profile.fabric is None or name == profile.fabric:
+                on_fabric.setdefault(name, []).append(node)
+
+    def score(node: Node) -> tuple[int, int, str]:
+        return room.replicas_of.get((wanted.model, node.node_id), 0), len(room.free(node)), node.node_id
+
     best: tuple[tuple[int, int, str], list[Node], str] | None = None
-    for name in sorted(names):
-        there = [node for node in feasible if node.fabric(name) is not None]
+    for name, there in on_fabric.items():
         if len(there) < profile.nodes:
             continue
-        there.sort(
-            key=lambda node: (
-                room.replicas_of.get((wanted.model, node.node_id), 0),
-                len(room.free(node)),
-                node.node_id,
-            )
-        )
-        nodes = there[: profile.nodes]
+        nodes = heapq.nsmallest(profile.nodes, there, key=score)
         same_model = sum(room.replicas_of.get((wanted.model, node.node_id), 0) for node in there)
         left = sum(len(room.free(node)) for node in nodes)
         key = (same_model, left, name)

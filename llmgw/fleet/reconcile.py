@@ -1,8 +1,9 @@
 """The core's one question: given the fleet, the catalog and the time, what is to be done now?
 
 `reconcile` is pure and answers with the first stage that has something to do; the caller carries the answer
-out and asks again until there is none. The order of the stages is the order of trust: first who is there, then
-what runs, then what should. The vocabulary is in this folder's README.
+out and asks again until there is none. Everything is first sorted into the named sets of `sets.py`; the stages
+decide on those. Their order is the order of trust: first who is there, then what runs, then what should. The
+vocabulary is in this folder's README.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from llmgw.fleet.actions import (
 from llmgw.fleet.health import judge_replicas
 from llmgw.fleet.liveness import end_settling, judge_nodes
 from llmgw.fleet.model import COMMANDED, LOST, Fleet, NodeState, Replica, ReplicaState
-from llmgw.fleet.placement import Room, Wanted, place
+from llmgw.fleet.placement import Room, Wanted, choose_seats
+from llmgw.fleet.sets import Sets, ShardSet
 from llmgw.fleet.settings import FleetSettings
 
 NewId = Callable[[str], str]
@@ -36,44 +38,42 @@ NewId = Callable[[str], str]
 
 def reconcile(fleet: Fleet, catalog: Catalog, now: float, settings: FleetSettings, new_id: NewId) -> list[Action]:
     """The next actions, or none when the fleet is as the catalog wants it (or as near as it can be)."""
+    sets = Sets.of(fleet, catalog)
     return (
-        judge_nodes(fleet, now, settings)
+        judge_nodes(sets, now, settings)
         or end_settling(fleet, now)
-        or _returns(fleet, catalog)
-        or _adoptions(fleet)
-        or _failures(fleet, now, settings)
+        or _returns(sets)
+        or _adoptions(sets)
+        or _failures(sets, now, settings)
         or judge_replicas(fleet, catalog, now, settings)
-        or _progress(fleet)
-        or _endings(fleet, now, settings)
-        or _unconfirmed_routes(fleet, now, settings)
-        or _replacements(fleet, catalog, now, settings, new_id)
-        or _counts(fleet, catalog, now, settings, new_id)
+        or _progress(sets)
+        or _endings(sets, now, settings)
+        or _unconfirmed_routes(sets, now, settings)
+        or _replacements(sets, now, new_id)
+        or _counts(sets, now, new_id)
     )
 
 
-def _returns(fleet: Fleet, catalog: Catalog) -> list[Action]:
+def _returns(sets: Sets) -> list[Action]:
     """Replicas that were given up and are back: resumed when their place is not taken, else reaped."""
     actions: list[Action] = []
-    for replica in fleet.replicas.values():
-        if not (replica.state is ReplicaState.FAILED and replica.returned and replica.whole):
-            continue
-        found = catalog.find(replica.model, replica.profile)
+    for replica in sets.reconnecting:
+        found = sets.catalog.find(replica.model, replica.profile)
         wanted = found[1].replicas if found is not None else 0
-        ready = sum(1 for other in _of_profile(fleet, replica) if other.state is ReplicaState.READY)
-        if ready < wanted and not _contested(fleet, replica):
+        others = sets.by_profile.get((replica.model, replica.profile), [])
+        ready = sum(1 for other in others if other.state is ReplicaState.READY)
+        if ready < wanted and not sets.contested(replica):
             actions.append(ResumeReplica(replica.replica_id))
     return actions
 
 
-def _adoptions(fleet: Fleet) -> list[Action]:
+def _adoptions(sets: Sets) -> list[Action]:
     """Reported replicas: adopted whole, and once settling is over not at all."""
     actions: list[Action] = []
-    for replica in fleet.replicas.values():
-        if replica.state is not ReplicaState.ADOPTING:
-            continue
-        if replica.whole and not _contested(fleet, replica):
+    for replica in sets.adopting:
+        if replica.whole and not sets.contested(replica):
             actions.append(AdoptReplica(replica.replica_id))
-        elif not fleet.settling:
+        elif not sets.fleet.settling:
             held = sum(1 for shard in replica.shards.values() if not shard.over)
             why = (
                 "its GPUs are held by another replica"
@@ -86,12 +86,10 @@ def _adoptions(fleet: Fleet) -> list[Action]:
     return actions
 
 
-def _failures(fleet: Fleet, now: float, settings: FleetSettings) -> list[Action]:
+def _failures(sets: Sets, now: float, settings: FleetSettings) -> list[Action]:
     """A replica fails as a unit when any of its shards is over, lost, or never came to be."""
     actions: list[Action] = []
-    for replica in fleet.replicas.values():
-        if replica.state not in (ReplicaState.STARTING, ReplicaState.READY, ReplicaState.DRAINING):
-            continue
+    for replica in sets.hurt:
         for rank, shard in sorted(replica.shards.items()):
             where = f"rank {rank} on {shard.node_id}"
             if shard.phase == LOST:
@@ -111,7 +109,7 @@ def _failures(fleet: Fleet, now: float, settings: FleetSettings) -> list[Action]
             lost = [
                 seat.node_id
                 for rank, seat in replica.seats.items()
-                if rank not in replica.shards and _is_lost(fleet, seat.node_id)
+                if rank not in replica.shards and _is_lost(sets.fleet, seat.node_id)
             ]
             if lost:
                 reason = f"{lost[0]} is lost"
@@ -119,12 +117,10 @@ def _failures(fleet: Fleet, now: float, settings: FleetSettings) -> list[Action]
     return actions
 
 
-def _progress(fleet: Fleet) -> list[Action]:
+def _progress(sets: Sets) -> list[Action]:
     """Starting replicas: workers follow their leader, and all together become ready."""
     actions: list[Action] = []
-    for replica in fleet.replicas.values():
-        if replica.state is not ReplicaState.STARTING:
-            continue
+    for replica in sets.starting:
         leader = replica.leader
         if leader is None:
             continue
@@ -136,17 +132,18 @@ def _progress(fleet: Fleet) -> list[Action]:
     return actions
 
 
-def _endings(fleet: Fleet, now: float, settings: FleetSettings) -> list[Action]:
+def _endings(sets: Sets, now: float, settings: FleetSettings) -> list[Action]:
     """Draining, stopping and failed replicas, and shards that nobody owns."""
+    fleet = sets.fleet
     actions: list[Action] = []
-    for replica in fleet.replicas.values():
+    for replica in sets.ending:
         if replica.state is ReplicaState.DRAINING:
             if _idle(fleet, replica):
                 actions.append(StopReplica(replica.replica_id, replica.reason or "drained"))
             elif now - replica.since > settings.drain_grace_s:
                 reason = f"{replica.reason}; requests still ran after {settings.drain_grace_s:.0f} s"
                 actions.append(StopReplica(replica.replica_id, reason))
-        elif replica.state in (ReplicaState.STOPPING, ReplicaState.FAILED):
+        else:
             for shard in replica.shards.values():
                 node = fleet.nodes.get(shard.node_id)
                 if shard.over or shard.phase == LOST or node is None or node.session is None:
@@ -157,19 +154,16 @@ def _endings(fleet: Fleet, now: float, settings: FleetSettings) -> list[Action]:
             out_of_reach = all(shard.over or shard.phase == LOST for shard in replica.shards.values())
             if ended or (out_of_reach and not replica.reaped):
                 actions.append(ReapReplica(replica.replica_id))
-    for node in fleet.nodes.values():
-        if node.session is None:
-            continue
-        actions += [
-            SendStop(node.node_id, shard_id, "no replica here owns it")
-            for shard_id in node.disowned
-            if node.disowned_sent.get(shard_id) != node.session
-        ]
+    for node_id, shard_id in sets.shards[ShardSet.UNRECOGNISED]:
+        holder = fleet.nodes[node_id]
+        if holder.session is not None and holder.disowned_sent.get(shard_id) != holder.session:
+            actions.append(SendStop(node_id, shard_id, "no replica here owns it"))
     return actions
 
 
-def _unconfirmed_routes(fleet: Fleet, now: float, settings: FleetSettings) -> list[Action]:
+def _unconfirmed_routes(sets: Sets, now: float, settings: FleetSettings) -> list[Action]:
     """Routes of the previous server's table: over when settling is and the endpoint is silent."""
+    fleet = sets.fleet
     if fleet.settling:
         return []
     actions: list[Action] = []
@@ -182,22 +176,21 @@ def _unconfirmed_routes(fleet: Fleet, now: float, settings: FleetSettings) -> li
     return actions
 
 
-def _replacements(
-    fleet: Fleet, catalog: Catalog, now: float, settings: FleetSettings, new_id: NewId
-) -> list[Action]:
+def _replacements(sets: Sets, now: float, new_id: NewId) -> list[Action]:
     """Planned moves: drains, changed profiles, restarts. One replica of a model at a time (invariant 7)."""
+    fleet = sets.fleet
     if fleet.settling:
         return []
     actions: list[Action] = []
     room: Room | None = None
-    moving = _models_in_motion(fleet, catalog)
-    for replica in sorted(fleet.replicas.values(), key=lambda item: item.created_at):
-        if not replica.live or replica.state is ReplicaState.ADOPTING:
-            continue
-        reason = leaving_reason(fleet, catalog, replica)
+    moving = _models_in_motion(sets)
+    leaving = [replica for replica in (*sets.starting, *sets.serving) if sets.leaving(replica) is not None]
+    order = {replica_id: at for at, replica_id in enumerate(fleet.replicas)} if leaving else {}
+    for replica in sorted(leaving, key=lambda item: (item.created_at, order[item.replica_id])):
+        reason = sets.leaving(replica)
         if reason is None:
             continue
-        found = catalog.find(replica.model, replica.profile)
+        found = sets.catalog.find(replica.model, replica.profile)
         if found is None:
             continue  # not wanted at all: `_counts` drains it
         profile = found[1]
@@ -205,7 +198,7 @@ def _replacements(
             (node := fleet.nodes.get(node_id)) is not None and node.draining and node.drain_forced
             for node_id in replica.node_ids
         )
-        replacement = replacement_of(fleet, replica)
+        replacement = sets.replacement_of(replica)
         if replica.state is ReplicaState.STARTING:
             # It serves nobody yet: starting it anew elsewhere costs less than waiting for it.
             actions.append(StopReplica(replica.replica_id, reason))
@@ -222,117 +215,53 @@ def _replacements(
                 continue
             if room is None:
                 room = Room.of(fleet)
-            verdict = place(fleet, Wanted(replica.model, profile), room)
-            if verdict.seats is None:
+            chosen = choose_seats(fleet, Wanted(replica.model, profile), room)
+            if chosen is None:
                 continue  # left serving; `explain` and `nodes` say why
             moving.add(replica.model)
-            room.take(fleet, replica.model, profile.nodes, verdict.seats)
+            room.take(fleet, replica.model, profile.nodes, chosen.seats)
             actions.append(
                 StartReplica(
                     new_id(replica.model),
                     replica.model,
                     profile.name,
-                    verdict.seats,
-                    verdict.fabric,
+                    chosen.seats,
+                    chosen.fabric,
                     replica.replica_id,
                 )
             )
     return actions
 
 
-def _counts(fleet: Fleet, catalog: Catalog, now: float, settings: FleetSettings, new_id: NewId) -> list[Action]:
+def _counts(sets: Sets, now: float, new_id: NewId) -> list[Action]:
     """Too few: start, largest gangs first. Too many: drain. Never while settling."""
+    fleet = sets.fleet
     if fleet.settling:
         return []
-    actions: list[Action] = []
-    by_profile: dict[tuple[str, str], list[Replica]] = {}
-    for replica in fleet.replicas.values():
-        if replica.live:
-            by_profile.setdefault((replica.model, replica.profile), []).append(replica)
-    missing: list[tuple[str, Profile, int]] = []
-    for model in catalog.models:
-        for profile in model.profiles:
-            live = by_profile.pop((model.name, profile.name), [])
-            # A replacement counts together with its original only while that must still leave: a drain that was
-            # taken back, or a profile that was changed back, makes the replacement surplus.
-            pairs = sum(
-                1
-                for replica in live
-                if replacement_of(fleet, replica) is not None
-                and leaving_reason(fleet, catalog, replica) is not None
-            )
-            surplus = len(live) - pairs - profile.replicas
-            if surplus > 0:
-                why = f"{profile.replicas} wanted, {len(live) - pairs} there"
-                actions += [_end(replica, why) for replica in _surplus_first(fleet, catalog, live)[:surplus]]
-            elif surplus < 0 and not _held_back(fleet, model.name, profile, now):
-                missing.append((model.name, profile, -surplus))
-    actions += [
-        _end(replica, "the catalog does not have it any more") for live in by_profile.values() for replica in live
-    ]
-    if not missing:
-        return actions
-    room = Room.of(fleet)
-    missing.sort(key=lambda item: (-item[1].nodes, -item[1].gpus_per_node, item[0], item[1].name))
-    for name, profile, count in missing:
+    actions: list[Action] = [_end(replica, why) for replica, why in sets.surplus]
+    room: Room | None = None
+    for name, profile, count in sets.short:
+        if _held_back(fleet, name, profile, now):
+            continue
+        if room is None:
+            room = Room.of(fleet)
         for _ in range(count):
-            verdict = place(fleet, Wanted(name, profile), room)
-            if verdict.seats is None:
+            chosen = choose_seats(fleet, Wanted(name, profile), room)
+            if chosen is None:
                 break
-            room.take(fleet, name, profile.nodes, verdict.seats)
-            actions.append(StartReplica(new_id(name), name, profile.name, verdict.seats, verdict.fabric, None))
+            room.take(fleet, name, profile.nodes, chosen.seats)
+            actions.append(StartReplica(new_id(name), name, profile.name, chosen.seats, chosen.fabric, None))
     return actions
 
 
-def leaving_reason(fleet: Fleet, catalog: Catalog, replica: Replica) -> str | None:
-    """Why this replica must be replaced though it is healthy, or None."""
-    for node_id in replica.node_ids:
-        node = fleet.nodes.get(node_id)
-        if node is not None and node.draining:
-            return f"{node_id} is draining"
-    found = catalog.find(replica.model, replica.profile)
-    if found is not None and found[0].profile_hashes[replica.profile] != replica.profile_hash:
-        return "its profile has changed"
-    if replica.restart_by is not None:
-        return f"restart asked for by {replica.restart_by}"
-    return None
-
-
-def replacement_of(fleet: Fleet, replica: Replica) -> Replica | None:
-    """The live replica that was started to take this one's place, or None."""
-    for other in fleet.replicas.values():
-        if other.replaces == replica.replica_id and other.live:
-            return other
-    return None
-
-
-def _models_in_motion(fleet: Fleet, catalog: Catalog) -> set[str]:
-    moving = set()
-    for replica in fleet.replicas.values():
-        if replica.state is ReplicaState.DRAINING:
-            moving.add(replica.model)
-        elif replica.live and replica.replaces is not None:
-            original = fleet.replicas.get(replica.replaces)
-            if original is not None and original.live and leaving_reason(fleet, catalog, original) is not None:
+def _models_in_motion(sets: Sets) -> set[str]:
+    moving = {replica.model for replica in sets.draining}
+    for replica in sets.fleet.replicas.values():
+        if replica.live and replica.replaces is not None:
+            original = sets.fleet.replicas.get(replica.replaces)
+            if original is not None and original.live and sets.leaving(original) is not None:
                 moving.add(replica.model)
     return moving
-
-
-def _surplus_first(fleet: Fleet, catalog: Catalog, live: list[Replica]) -> list[Replica]:
-    """Whom to end first when there are too many.
-
-    Those that do not serve, then those that came back, then those that must leave anyway, then the newest.
-    """
-    return sorted(
-        live,
-        key=lambda replica: (
-            replica.state is ReplicaState.READY,
-            not replica.returned,
-            leaving_reason(fleet, catalog, replica) is None,
-            -replica.created_at,
-            replica.replica_id,
-        ),
-    )
 
 
 def _end(replica: Replica, reason: str) -> Action:
@@ -356,30 +285,6 @@ def _idle(fleet: Fleet, replica: Replica) -> bool:
 def _held_back(fleet: Fleet, model: str, profile: Profile, now: float) -> bool:
     backoff = fleet.backoff.get((model, profile.name))
     return backoff is not None and now < backoff.not_before
-
-
-def _of_profile(fleet: Fleet, replica: Replica) -> list[Replica]:
-    return [
-        other
-        for other in fleet.replicas.values()
-        if other is not replica
-        and (other.model, other.profile) == (replica.model, replica.profile)
-        and other.live
-    ]
-
-
-def _contested(fleet: Fleet, replica: Replica) -> bool:
-    for other in fleet.replicas.values():
-        if other is replica:
-            continue
-        for rank, seat in other.seats.items():
-            shard = other.shards.get(rank)
-            if not (shard.holds_gpus if shard is not None else other.live):
-                continue
-            for own in replica.seats.values():
-                if own.node_id == seat.node_id and set(own.gpus) & set(seat.gpus):
-                    return True
-    return False
 
 
 def _is_lost(fleet: Fleet, node_id: str) -> bool:

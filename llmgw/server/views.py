@@ -6,8 +6,8 @@ from llmgw.config.addresses import join_host_port
 from llmgw.config.catalog import CatalogModel, Profile
 from llmgw.fleet.model import Fleet, Node, NodeState, Replica, ReplicaState, Shard
 from llmgw.fleet.placement import Room, Wanted, place
-from llmgw.fleet.reconcile import leaving_reason, replacement_of
 from llmgw.fleet.routes import endpoint_of
+from llmgw.fleet.sets import leaving_reason, replacement_of
 from llmgw.messages.admin import (
     ExplainProfile,
     ExplainView,

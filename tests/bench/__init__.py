@@ -1,0 +1,1 @@
+"""Benches: what the documents promise in figures, measured. `scripts/bench NAME` runs one."""
