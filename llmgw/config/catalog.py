@@ -51,6 +51,8 @@ class Profile(Model):
     """How long an engine may load before its shard fails."""
     stop_timeout: Duration | None = None
     """Between SIGTERM and SIGKILL. Default: the agent's own `supervisor.stop_timeout`."""
+    max_failures: int = Field(3, ge=1, le=100)
+    """A changed form that fails this often while the old one serves is rolled back."""
     stop_first: bool = False
     """Stop a replica before its replacement is up, for fleets without room for both."""
 

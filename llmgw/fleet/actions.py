@@ -46,6 +46,32 @@ class EndDoubt:
 
 
 @dataclass(frozen=True, slots=True)
+class SuspectNode:
+    """Several profiles failed there and run elsewhere: place on it last."""
+
+    node_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrustNode:
+    """Nothing has failed there for a while."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopRollout:
+    """The new form of a profile does not come up: go back to the one that serves."""
+
+    model: str
+    profile: str
+    bad_form: str
+    good_form: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class AdoptReplica:
     """A reported replica is whole: it is ours from now on."""
 
@@ -158,6 +184,9 @@ Action = (
     | NodeLost
     | DoubtSilence
     | EndDoubt
+    | SuspectNode
+    | TrustNode
+    | StopRollout
     | AdoptReplica
     | StartReplica
     | StartWorkers

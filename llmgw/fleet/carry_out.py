@@ -26,7 +26,10 @@ from llmgw.fleet.actions import (
     StartReplica,
     StartWorkers,
     StopReplica,
+    StopRollout,
+    SuspectNode,
     SuspendReplica,
+    TrustNode,
 )
 from llmgw.fleet.events import Event, node_event, replica_event
 from llmgw.fleet.health import EVICTION_WINDOW_S
@@ -44,6 +47,8 @@ from llmgw.fleet.model import (
 from llmgw.fleet.settings import FleetSettings
 from llmgw.messages.agent import Rendezvous, ShardSpec
 
+FAILURES_KEPT = 50
+
 
 @dataclass(slots=True)
 class Effects:
@@ -53,6 +58,8 @@ class Effects:
     """(node id, spec)."""
     stops: list[tuple[str, str, str]] = field(default_factory=list)
     """(node id, shard id, reason)."""
+    rollbacks: list[StopRollout] = field(default_factory=list)
+    """Profiles whose new form must go: the catalog's keeper makes a revision of it."""
     events: list[Event] = field(default_factory=list)
 
 
@@ -76,6 +83,16 @@ def carry_out(
                 fleet.nodes[node_id].lost_not_before = now + settings.reconnect_max_s + settings.lost_after_s
             fleet.doubted = frozenset()
             effects.events.append(Event("server", "liveness", "silence believed again", reason))
+        case SuspectNode(node_id, reason):
+            fleet.nodes[node_id].suspect = reason
+            effects.events.append(node_event(node_id, "suspect", reason))
+        case TrustNode(node_id):
+            fleet.nodes[node_id].suspect = None
+            effects.events.append(node_event(node_id, "trusted again", "nothing failed there for ten minutes"))
+        case StopRollout(model, profile, bad_form, _, reason):
+            fleet.stopped_rollouts[model, profile] = bad_form
+            effects.rollbacks.append(action)
+            effects.events.append(Event("catalog", f"{model}/{profile}", "rollout stopped", reason, model))
         case DropInherited(endpoint_id, reason):
             inherited = fleet.inherited.pop(endpoint_id, None)
             if inherited is not None and endpoint_id not in fleet.replicas:
@@ -138,6 +155,7 @@ def _on_replica(
                 fleet.evictions = [at for at in fleet.evictions if now - at < EVICTION_WINDOW_S] + [now]
             if penalty:
                 _penalise(fleet, replica, reason, now, settings)
+                _blame_nodes(fleet, replica, now)
             replica.given_up = given_up
             _set(replica, ReplicaState.FAILED, now, effects, reason=reason)
             fleet.inherited.pop(replica.replica_id, None)
@@ -255,6 +273,13 @@ def _penalise(fleet: Fleet, replica: Replica, reason: str, now: float, settings:
         else min(settings.backoff_first_s * 2.0 ** min(doublings, 20), settings.backoff_max_s)
     )
     backoff.not_before = now + wait_s
+
+
+def _blame_nodes(fleet: Fleet, replica: Replica, now: float) -> None:
+    for shard in replica.shards.values():
+        node = fleet.nodes.get(shard.node_id)
+        if shard.phase == "failed" and node is not None:
+            node.failures = [*node.failures[-(FAILURES_KEPT - 1) :], (now, (replica.model, replica.profile))]
 
 
 def _reap(fleet: Fleet, replica: Replica, effects: Effects) -> None:

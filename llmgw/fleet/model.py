@@ -80,6 +80,10 @@ class Node:
     drain_forced: bool = False
     inventory: Inventory = field(default_factory=Inventory)
     certificate_expires_at: float | None = None
+    failures: list[tuple[float, tuple[str, str]]] = field(default_factory=list)
+    """When shards failed here by themselves, and of which (model, profile); the newest few."""
+    suspect: str | None = None
+    """Why it is placed on last, or None."""
     disowned: dict[str, ShardSpec] = field(default_factory=dict)
     """Shards that the agent holds and no replica here owns: being stopped; their GPUs are in use until then."""
     disowned_sent: dict[str, str] = field(default_factory=dict)
@@ -271,6 +275,8 @@ class Fleet:
     doubted: frozenset[str] = frozenset()
     """Nodes that fell silent together with most others; while there are any, nothing is declared lost."""
     doubted_at: float = float("-inf")
+    stopped_rollouts: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(model, profile) → the form that is not rolled out any further."""
     evictions: list[float] = field(default_factory=list)
     """When replicas that may still have been serving were given up; the last window's."""
 

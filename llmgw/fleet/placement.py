@@ -244,12 +244,13 @@ def _choose_single(feasible: list[Node], wanted: Wanted, room: Room) -> tuple[li
     if not feasible:
         return None
 
-    def score(node: Node) -> tuple[int, int, int, int, str]:
-        # Spread a model over nodes; keep whole fabrics free for replicas of several nodes (a node without a
-        # fabric first, then the fabric that already holds the most small ones); then the tightest fit.
+    def score(node: Node) -> tuple[bool, int, int, int, int, str]:
+        # Suspects last. Spread a model over nodes; keep whole fabrics free for replicas of several nodes (a node
+        # without a fabric first, then the fabric that already holds the most small ones); then the tightest fit.
         fabrics = room.fabrics(node)
         singles = max([room.singles_on_fabric.get(name, 0) for name in fabrics], default=0)
         return (
+            node.suspect is not None,
             room.replicas_of.get((wanted.model, node.node_id), 0),
             1 if fabrics else 0,
             -singles,
@@ -268,17 +269,19 @@ def _choose_gang(feasible: list[Node], wanted: Wanted, room: Room) -> tuple[list
             if profile.fabric is None or name == profile.fabric:
                 on_fabric.setdefault(name, []).append(node)
 
-    def score(node: Node) -> tuple[int, int, str]:
-        return room.replicas_of.get((wanted.model, node.node_id), 0), len(room.free(node)), node.node_id
+    def score(node: Node) -> tuple[bool, int, int, str]:
+        there = room.replicas_of.get((wanted.model, node.node_id), 0)
+        return node.suspect is not None, there, len(room.free(node)), node.node_id
 
-    best: tuple[tuple[int, int, str], list[Node], str] | None = None
+    best: tuple[tuple[int, int, int, str], list[Node], str] | None = None
     for name, there in on_fabric.items():
         if len(there) < profile.nodes:
             continue
         nodes = heapq.nsmallest(profile.nodes, there, key=score)
         same_model = sum(room.replicas_of.get((wanted.model, node.node_id), 0) for node in there)
         left = sum(len(room.free(node)) for node in nodes)
-        key = (same_model, left, name)
+        suspects = sum(1 for node in nodes if node.suspect is not None)
+        key = (suspects, same_model, left, name)
         if best is None or key < best[0]:
             best = (key, nodes, name)
     return None if best is None else (best[1], best[2])

@@ -25,6 +25,7 @@ from llmgw.fleet.actions import (
     StartWorkers,
     StopReplica,
 )
+from llmgw.fleet.distrust import judge_rollouts, judge_trust
 from llmgw.fleet.health import judge_replicas
 from llmgw.fleet.liveness import end_settling, judge_nodes
 from llmgw.fleet.model import COMMANDED, LOST, Fleet, NodeState, Replica, ReplicaState
@@ -46,6 +47,8 @@ def reconcile(fleet: Fleet, catalog: Catalog, now: float, settings: FleetSetting
         or _adoptions(sets)
         or _failures(sets, now, settings)
         or judge_replicas(fleet, catalog, now, settings)
+        or judge_trust(sets, now)
+        or judge_rollouts(sets)
         or _progress(sets)
         or _endings(sets, now, settings)
         or _unconfirmed_routes(sets, now, settings)

@@ -267,8 +267,11 @@ def leaving_reason(fleet: Fleet, catalog: Catalog, replica: Replica) -> str | No
         if node is not None and node.draining:
             return f"{node_id} is draining"
     found = catalog.find(replica.model, replica.profile)
-    if found is not None and found[0].profile_hashes[replica.profile] != replica.profile_hash:
-        return "its profile has changed"
+    if found is not None:
+        form = found[0].profile_hashes[replica.profile]
+        stopped = fleet.stopped_rollouts.get((replica.model, replica.profile)) == form
+        if form != replica.profile_hash and not stopped:
+            return "its profile has changed"
     if replica.restart_by is not None:
         return f"restart asked for by {replica.restart_by}"
     return None

@@ -15,6 +15,7 @@ from typing import Protocol
 import structlog
 
 from llmgw.config.catalog import Catalog
+from llmgw.fleet.actions import StopRollout
 from llmgw.fleet.carry_out import Effects, carry_out, forget_node
 from llmgw.fleet.events import Event, node_event
 from llmgw.fleet.lives import Life, refuse_life
@@ -129,6 +130,7 @@ class Hub:
         memory: Memory,
         publish: Callable[[RouteTable], None],
         static: dict[str, list[RouteEndpoint]] | None = None,
+        roll_back: Callable[[StopRollout], None] = lambda action: None,
         known_nodes: Iterable[Node] = (),
     ) -> None:
         self.epoch = epoch
@@ -149,6 +151,7 @@ class Hub:
         self._ids = ids
         self._memory = memory
         self._publish = publish
+        self._roll_back = roll_back
         self._mailboxes: dict[str, Mailbox] = {}
         self._sessions: dict[str, str] = {}
         self._log_requests: dict[str, asyncio.Future[LogChunk]] = {}
@@ -400,6 +403,17 @@ class Hub:
                 )
             )
         for node in self.fleet.nodes.values():
+            if node.suspect is not None:
+                found.append(
+                    Finding(
+                        check="suspect-node",
+                        severity="warning",
+                        where=node.node_id,
+                        what=f"{node.node_id} is placed on last: {node.suspect}",
+                        why="what fails here and runs elsewhere is often the machine's fault",
+                        remedy=f"run `llmgw doctor` there; `llmgw ctl cordon {node.node_id}` keeps it out",
+                    )
+                )
             found += node.inventory.findings
         return found
 
@@ -429,6 +443,8 @@ class Hub:
             mailbox = self._mailboxes.get(node_id)
             if mailbox is not None:
                 mailbox.stop(shard_id, reason)
+        for action in effects.rollbacks:
+            self._roll_back(action)
         for event in effects.events:
             failure = self.failures.get(event.subject)
             if event.kind == "replica" and event.event == "failed":

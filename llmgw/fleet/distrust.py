@@ -1,0 +1,57 @@
+"""What failures say about nodes and about new forms of a profile.
+
+Three different profiles that failed on one node while they run elsewhere make the node suspect. A changed
+profile whose replicas fail and fail while the old form serves is not rolled out any further.
+"""
+
+from __future__ import annotations
+
+from llmgw.fleet.actions import Action, StopRollout, SuspectNode, TrustNode
+from llmgw.fleet.model import ReplicaState
+from llmgw.fleet.sets import Sets
+
+SUSPECT_WINDOW_S = 600.0
+SUSPECT_PROFILES = 3
+
+
+def judge_trust(sets: Sets, now: float) -> list[Action]:
+    """Nodes that become suspect or are trusted again."""
+    actions: list[Action] = []
+    for node in sets.fleet.nodes.values():
+        if not node.failures and node.suspect is None:
+            continue
+        failed = {key for at, key in node.failures if now - at < SUSPECT_WINDOW_S}
+        elsewhere = sorted(key for key in failed if _runs_elsewhere(sets, key, node.node_id))
+        if node.suspect is None and len(elsewhere) >= SUSPECT_PROFILES:
+            names = ", ".join("/".join(key) for key in elsewhere)
+            actions.append(SuspectNode(node.node_id, f"{names} failed here within ten minutes and run elsewhere"))
+        elif node.suspect is not None and not failed:
+            actions.append(TrustNode(node.node_id))
+    return actions
+
+
+def judge_rollouts(sets: Sets) -> list[Action]:
+    """Changed profiles whose new form has failed too often, while the old one still serves."""
+    actions: list[Action] = []
+    for key, backoff in sets.fleet.backoff.items():
+        found = sets.catalog.find(*key)
+        if found is None or backoff.failures < found[1].max_failures:
+            continue
+        new_form = found[0].profile_hashes[found[1].name]
+        if backoff.profile_hash != new_form or sets.fleet.stopped_rollouts.get(key) == new_form:
+            continue
+        replicas = sets.by_profile.get(key, [])
+        if any(replica.profile_hash == new_form and replica.was_ready for replica in replicas):
+            continue
+        old = [r for r in replicas if r.profile_hash != new_form and r.state is ReplicaState.READY]
+        if old:
+            reason = f"the new form failed {backoff.failures} times, the last: {backoff.reason}"
+            actions.append(StopRollout(key[0], key[1], new_form, old[-1].profile_hash, reason))
+    return actions
+
+
+def _runs_elsewhere(sets: Sets, key: tuple[str, str], node_id: str) -> bool:
+    return any(
+        replica.state is ReplicaState.READY and node_id not in replica.node_ids
+        for replica in sets.by_profile.get(key, [])
+    )

@@ -1,0 +1,79 @@
+"""What failures say about nodes and about new forms of a profile."""
+
+from __future__ import annotations
+
+from llmgw.config.catalog import Catalog, CatalogModel, Profile
+from llmgw.fleet.model import ReplicaState
+from tests.fleet.test_reconcile import catalog, four_nodes
+from tests.fleet.world import Machine, World
+
+
+def small_models(count: int) -> Catalog:
+    return Catalog(
+        models=[
+            CatalogModel(name=f"m{i}", profiles=[Profile(engine="sim", gpus_per_node=1, replicas=2)])
+            for i in range(count)
+        ]
+    )
+
+
+def test_a_node_on_which_three_profiles_failed_that_run_elsewhere_is_placed_on_last() -> None:
+    world = World(small_models(3), [Machine("node01", []), Machine("node02", []), Machine("node03", [])])
+    world.run(20)
+    bad = world.machines["node01"]
+    assert len({held.spec.model for held in bad.held.values()}) == 3
+    for shard_id, held in list(bad.held.items()):
+        if held.phase == "ready":
+            world.crash_engine(bad, shard_id)
+    world.run(3)
+    node = world.fleet.nodes["node01"]
+    assert "m0/default, m1/default, m2/default" in (node.suspect or "")
+    world.run(30)
+    assert not bad.held
+    assert all(len(world.serving(f"m{i}")) == 2 for i in range(3))
+    world.run(700)
+    assert node.suspect is None
+
+
+def test_two_profiles_or_failures_everywhere_make_no_suspect() -> None:
+    world = World(small_models(2), [Machine("node01", []), Machine("node02", [])])
+    world.run(20)
+    bad = world.machines["node01"]
+    for shard_id in list(bad.held):
+        world.crash_engine(bad, shard_id)
+    world.run(3)
+    assert world.fleet.nodes["node01"].suspect is None
+
+
+class Breaking(World):
+    """A world in which a form of `small` always crashes while it starts."""
+
+    bad_args = ("--broken",)
+
+    def _joined(self, spec):  # type: ignore[no-untyped-def]
+        if tuple(spec.args) == self.bad_args:
+            for machine in self.machines.values():
+                if spec.shard_id in machine.held:
+                    self.crash_engine(machine, spec.shard_id)
+            return False
+        return super()._joined(spec)
+
+
+def test_a_new_form_that_fails_and_fails_is_not_rolled_out_and_the_old_one_serves_on() -> None:
+    world = Breaking(catalog(big=0, small=2), four_nodes())
+    world.run(20)
+    before = world.serving("small")
+    world.catalog = catalog(big=0, small=2, args=["--broken"], max_failures=3)
+    for _ in range(200):
+        world.run(1)
+        assert world.serving("small") == before
+    stopped = [event for event in world.events if event.event == "rollout stopped"]
+    assert len(stopped) == 1
+    assert "failed 3 times" in stopped[0].reason
+    started = [e for e in world.events if e.event == "starting" and e.model == "small"]
+    assert len(started) == 2 + 3
+    # Another form is tried again.
+    world.catalog = catalog(big=0, small=2, args=["--good"])
+    world.run(60)
+    assert not set(before) & set(world.replicas("small", ReplicaState.READY))
+    assert len(world.serving("small")) == 2
