@@ -40,6 +40,18 @@ def witnessed_at(replica: Replica) -> float:
     return replica.witnessed_at if replica.state in (ReplicaState.READY, ReplicaState.DRAINING) else float("-inf")
 
 
+def speaks(fleet: Fleet, node: Node, now: float, settings: FleetSettings) -> bool:
+    """True while the machine that registered last as this node is there: its agent is heard, or its shards work.
+
+    Another machine that claims the node's name meanwhile is a clone: were it believed, everything that works
+    behind a cut agent would be let go.
+    """
+    if node.session is None:
+        return False
+    last = max((witnessed_at(replica) for replica, _ in fleet.shards_on(node.node_id)), default=float("-inf"))
+    return now - max(node.last_heard, last) < settings.lost_after_s
+
+
 def end_settling(fleet: Fleet, now: float) -> list[Action]:
     """Settling ends when every known node has registered, or its time is over.
 

@@ -31,7 +31,7 @@ from llmgw.server.catalogs import ruling_catalog, static_endpoints, stops_too_ma
 from llmgw.server.deciding import decide
 from llmgw.server.hub import Clock, Hub
 from llmgw.server.ids import RandomIds
-from llmgw.server.memory import StoreMemory, known_nodes
+from llmgw.server.memory import StoreMemory, known_lives, known_nodes
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
 from llmgw.server.prober import Prober
 from llmgw.server.routers import Routers
@@ -90,6 +90,7 @@ class _ControlProcess:
             publish=routers.publish,
             static=static_endpoints(catalog, self._config_path),
             known_nodes=known_nodes(store, time.monotonic()),
+            known_lives=known_lives(store),
         )
         hub.start_settling()
         store.record("server", "server", "started", time.time(), reason=f"llmgw {llmgw.__version__}")
