@@ -212,6 +212,8 @@ def _replacements(
         elif forced:
             actions.append(DrainReplica(replica.replica_id, f"{reason} (forced)"))
         elif replacement is None and replica.model not in moving:
+            if _surplus(fleet, catalog, found[0].name, profile) > 0:
+                continue  # one too many as it is: `_counts` ends those that must leave before others
             if profile.stop_first:
                 moving.add(replica.model)
                 actions.append(DrainReplica(replica.replica_id, f"{reason} (stop_first)"))
@@ -251,17 +253,9 @@ def _counts(fleet: Fleet, catalog: Catalog, now: float, settings: FleetSettings,
     for model in catalog.models:
         for profile in model.profiles:
             live = by_profile.pop((model.name, profile.name), [])
-            # A replacement counts together with its original only while that must still leave: a drain that was
-            # taken back, or a profile that was changed back, makes the replacement surplus.
-            pairs = sum(
-                1
-                for replica in live
-                if replacement_of(fleet, replica) is not None
-                and leaving_reason(fleet, catalog, replica) is not None
-            )
-            surplus = len(live) - pairs - profile.replicas
+            surplus = _surplus_of(fleet, catalog, live, profile)
             if surplus > 0:
-                why = f"{profile.replicas} wanted, {len(live) - pairs} there"
+                why = f"{profile.replicas} wanted, {profile.replicas + surplus} there"
                 actions += [_end(replica, why) for replica in _surplus_first(fleet, catalog, live)[:surplus]]
             elif surplus < 0 and not _held_back(fleet, model.name, profile, now):
                 missing.append((model.name, profile, -surplus))
@@ -314,6 +308,29 @@ def _models_in_motion(fleet: Fleet, catalog: Catalog) -> set[str]:
             if original is not None and original.live and leaving_reason(fleet, catalog, original) is not None:
                 moving.add(replica.model)
     return moving
+
+
+def _surplus(fleet: Fleet, catalog: Catalog, model: str, profile: Profile) -> int:
+    live = [
+        replica
+        for replica in fleet.replicas.values()
+        if replica.live and (replica.model, replica.profile) == (model, profile.name)
+    ]
+    return _surplus_of(fleet, catalog, live, profile)
+
+
+def _surplus_of(fleet: Fleet, catalog: Catalog, live: list[Replica], profile: Profile) -> int:
+    """How many of a profile's live replicas are too many; negative when some are missing.
+
+    A replacement counts together with its original only while that must still leave: a drain that was taken back,
+    or a profile that was changed back, makes the replacement surplus.
+    """
+    pairs = sum(
+        1
+        for replica in live
+        if replacement_of(fleet, replica) is not None and leaving_reason(fleet, catalog, replica) is not None
+    )
+    return len(live) - pairs - profile.replicas
 
 
 def _surplus_first(fleet: Fleet, catalog: Catalog, live: list[Replica]) -> list[Replica]:
