@@ -10,7 +10,7 @@ from llmgw.fleet.actions import (
     NodeLost,
     NodeUnreachable,
 )
-from llmgw.fleet.model import Fleet, NodeState, Replica, ReplicaState
+from llmgw.fleet.model import Fleet, Node, NodeState, Replica, ReplicaState
 from llmgw.fleet.sets import Sets
 from llmgw.fleet.settings import FleetSettings
 
@@ -83,6 +83,18 @@ def _doubt(fleet: Fleet, now: float, settings: FleetSettings) -> list[Action]:
 def witnessed_at(replica: Replica) -> float:
     """When the replica was last seen to work; a worker's witness is its leader's answer."""
     return replica.witnessed_at if replica.state in (ReplicaState.READY, ReplicaState.DRAINING) else float("-inf")
+
+
+def speaks(fleet: Fleet, node: Node, now: float, settings: FleetSettings) -> bool:
+    """True while the machine that registered last as this node is there: its agent is heard, or its shards work.
+
+    Another machine that claims the node's name meanwhile is a clone: were it believed, everything that works
+    behind a cut agent would be let go.
+    """
+    if node.session is None:
+        return False
+    last = max((witnessed_at(replica) for replica, _ in fleet.shards_on(node.node_id)), default=float("-inf"))
+    return now - max(node.last_heard, last) < settings.lost_after_s
 
 
 def end_settling(fleet: Fleet, now: float) -> list[Action]:

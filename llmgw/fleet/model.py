@@ -89,6 +89,17 @@ class Node:
     disowned_sent: dict[str, str] = field(default_factory=dict)
     """Shard id → the session in which its stop was sent."""
 
+    def disown(self, spec: ShardSpec) -> None:
+        """Have a shard ended that no replica here owns; one that is back after its end is told again."""
+        if spec.shard_id not in self.disowned:
+            self.disowned[spec.shard_id] = spec
+            self.disowned_sent.pop(spec.shard_id, None)
+
+    def forget_disowned(self, shard_id: str) -> None:
+        """Nothing is left of a disowned shard."""
+        self.disowned.pop(shard_id, None)
+        self.disowned_sent.pop(shard_id, None)
+
     @property
     def offered(self) -> bool:
         """True while its GPUs may be placed on."""

@@ -55,7 +55,7 @@ def register(fleet: Fleet, message: Register, enrolment: Enrolment, session: str
     node.features = frozenset(message.features)
     events += take_inventory(node, message.inventory)
     events += _take_held(fleet, node, message.held, now)
-    _drop_inherited_of(fleet, node.node_id)
+    drop_inherited_of(fleet, node.node_id)
     return events
 
 
@@ -162,20 +162,27 @@ def _take_held(fleet: Fleet, node: Node, held: list[HeldShard], now: float) -> l
             events.append(replica_event(replica, "shard let go", shard.reason))
     for shard_id in list(node.disowned):
         if shard_id not in named:
-            del node.disowned[shard_id]
+            node.forget_disowned(shard_id)
     return events
 
 
 def _take_status(fleet: Fleet, node: Node, held: HeldShard, now: float, *, registering: bool) -> list[Event]:
+    live = held.phase in LIVE_PHASES
+    if not live:
+        node.forget_disowned(held.spec.shard_id)
     found = fleet.shard(held.spec.shard_id)
     if found is not None and found[1].node_id == node.node_id:
-        return _update(found[0], found[1], held, now)
-    if held.phase not in LIVE_PHASES:
-        node.disowned.pop(held.spec.shard_id, None)
+        shard = found[1]
+        if live and shard.over and held.version >= shard.version:
+            # It was let go and is there all the same: its replica has failed by that, its GPUs are in use.
+            node.disown(held.spec)
+            return []
+        return _update(found[0], shard, held, now)
+    if not live:
         return []
     if not registering:
         # Only a registration introduces shards: this is an older life's message, or nobody's shard.
-        node.disowned[held.spec.shard_id] = held.spec
+        node.disown(held.spec)
         return []
     return _meet(fleet, node, held, now)
 
@@ -243,7 +250,7 @@ def _meet(fleet: Fleet, node: Node, held: HeldShard, now: float) -> list[Event]:
         and node.node_id not in replica.node_ids
     )
     if not fits:
-        node.disowned[spec.shard_id] = spec
+        node.disown(spec)
         return events
     shard = Shard(spec=spec, node_id=node.node_id, since=now - held.phase_age_s, sent_session=node.session)
     shard.phase = ""
@@ -252,7 +259,8 @@ def _meet(fleet: Fleet, node: Node, held: HeldShard, now: float) -> list[Event]:
     return events + _update(replica, shard, held, now)
 
 
-def _drop_inherited_of(fleet: Fleet, node_id: str) -> None:
+def drop_inherited_of(fleet: Fleet, node_id: str) -> None:
+    """Withdraw the inherited routes to a node that has registered, as far as it does not confirm them."""
     # The node has spoken: a route that its registration does not confirm is over. A confirmed one stays
     # until its replica is adopted, which may wait for other nodes.
     for endpoint_id, inherited in list(fleet.inherited.items()):

@@ -210,6 +210,8 @@ def _replacements(sets: Sets, now: float, new_id: NewId) -> list[Action]:
         elif forced:
             actions.append(DrainReplica(replica.replica_id, f"{reason} (forced)"))
         elif replacement is None and replica.model not in moving:
+            if sets.surplus_of(replica.model, profile) > 0:
+                continue  # one too many as it is: `_counts` ends those that must leave before others
             if profile.stop_first:
                 moving.add(replica.model)
                 actions.append(DrainReplica(replica.replica_id, f"{reason} (stop_first)"))

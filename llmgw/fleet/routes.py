@@ -21,8 +21,7 @@ def routes(
         if endpoint is not None:
             ready.setdefault(replica.model, []).append(endpoint)
     for inherited in fleet.inherited.values():
-        known = fleet.replicas.get(inherited.endpoint.id)
-        if known is None or known.state is ReplicaState.ADOPTING:
+        if _unconfirmed(fleet.replicas.get(inherited.endpoint.id)):
             ready.setdefault(inherited.model, []).append(inherited.endpoint)
     table = []
     for model in catalog.models:
@@ -54,6 +53,14 @@ def leader_of(fleet: Fleet, replica: Replica) -> RouteEndpoint | None:
     if node is None or node.address is None or leader.http_port is None or node.state is NodeState.LOST:
         return None
     return RouteEndpoint(id=replica.replica_id, host=node.address, port=leader.http_port, node=node.node_id)
+
+
+def _unconfirmed(replica: Replica | None) -> bool:
+    """True while nothing contradicts an inherited route: no leader was reported, or one that is ready."""
+    if replica is None:
+        return True
+    leader = replica.leader
+    return replica.state is ReplicaState.ADOPTING and (leader is None or leader.phase == "ready")
 
 
 def _why_nothing(fleet: Fleet, model: CatalogModel) -> str:

@@ -214,6 +214,10 @@ class Sets:
         """Every shard on a node that is not over, with its replica."""
         return self._by_node.get(node_id, [])
 
+    def surplus_of(self, model: str, profile: Profile) -> int:
+        """How many of a profile's live replicas are too many; negative when some are lacking."""
+        return self._counted(self.by_profile.get((model, profile.name), [])) - profile.replicas
+
     def _counted(self, live: list[Replica]) -> int:
         # A replacement counts together with its original only while that must still leave: a drain that was
         # taken back, or a profile that was changed back, makes the replacement surplus.

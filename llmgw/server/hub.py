@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,10 +18,12 @@ from llmgw.config.catalog import Catalog
 from llmgw.fleet.actions import StopRollout
 from llmgw.fleet.carry_out import Effects, carry_out, forget_node
 from llmgw.fleet.events import Event, node_event
+from llmgw.fleet.liveness import speaks
 from llmgw.fleet.lives import Life, refuse_life
 from llmgw.fleet.model import Fleet, InheritedRoute, Node, ReplicaState, RouterState
 from llmgw.fleet.observe import (
     Enrolment,
+    drop_inherited_of,
     forgive_pause,
     heard,
     in_flight,
@@ -132,14 +134,16 @@ class Hub:
         static: dict[str, list[RouteEndpoint]] | None = None,
         roll_back: Callable[[StopRollout], None] = lambda action: None,
         known_nodes: Iterable[Node] = (),
+        known_lives: Mapping[str, Life] | None = None,
     ) -> None:
+        """`known_nodes` and `known_lives` are what the store kept of the nodes that registered before."""
         self.epoch = epoch
         self.catalog = catalog
         self.settings = settings
         self.clock = clock
         self.static = static or {}
         self.fleet = Fleet(nodes={node.node_id: node for node in known_nodes})
-        self.lives: dict[str, Life] = {}
+        self.lives: dict[str, Life] = dict(known_lives or {})
         self.failures: OrderedDict[str, Failure] = OrderedDict()
         self.clones: dict[str, str] = {}
         """Node id → the sentence with which a cloned machine was last refused."""
@@ -167,9 +171,7 @@ class Hub:
         """
         now = self.clock.monotonic()
         node = self.fleet.nodes.get(message.node_id)
-        still_speaks = (
-            node is not None and node.session is not None and now - node.last_heard < self.settings.lost_after_s
-        )
+        still_speaks = node is not None and speaks(self.fleet, node, now, self.settings)
         refusal = refuse_life(self.lives.get(message.node_id), message, still_speaks=still_speaks)
         if refusal is not None:
             if self.lives[message.node_id].boot_id != message.boot_id and message.node_id not in self.clones:
@@ -262,10 +264,16 @@ class Hub:
         now = self.clock.monotonic()
         for model in table.models:
             for endpoint in model.endpoints:
-                if endpoint.node is not None and endpoint.id not in self.fleet.replicas:
+                known = self.fleet.replicas.get(endpoint.id)
+                # Part of a gang may have been reported already, and not yet its leader.
+                if endpoint.node is not None and (known is None or known.state is ReplicaState.ADOPTING):
                     self.fleet.inherited.setdefault(
                         endpoint.id, InheritedRoute(model.name, endpoint, alive_at=now)
                     )
+        for node in self.fleet.nodes.values():
+            if node.session is not None:
+                # It registered before the routers were asked, and has said what it holds.
+                drop_inherited_of(self.fleet, node.node_id)
 
     def release_routes(self) -> None:
         """From now on tables are published: running routers were asked for theirs, or there are none."""

@@ -62,7 +62,8 @@ class Mailbox:
         """Everything unacknowledged, oldest first; waits up to `timeout_s` for the first one."""
         if not self._commands and not self.closed:
             try:
-                await asyncio.wait_for(self._changed.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._changed.wait()
             except TimeoutError:
                 pass
         return list(self._commands)

@@ -29,9 +29,10 @@ from llmgw.server.agents_api import AgentsApi
 from llmgw.server.asgi import AsgiServer, serve_asgi
 from llmgw.server.backend import Backend
 from llmgw.server.catalogs import ruling_catalog, static_endpoints, stops_too_many
+from llmgw.server.deciding import decide
 from llmgw.server.hub import Clock, Hub
 from llmgw.server.ids import RandomIds
-from llmgw.server.memory import StoreMemory, known_nodes
+from llmgw.server.memory import StoreMemory, known_lives, known_nodes
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
 from llmgw.server.prober import Prober
 from llmgw.server.routers import Routers
@@ -40,11 +41,6 @@ from llmgw.server.store.store import Store
 
 log = structlog.get_logger("server")
 
-TICK_S = 0.25
-TURN_GAP_S = 0.02
-"""At least this long between two turns: a burst of reports is decided on once."""
-PAUSE_S = 1.0
-"""A turn that comes later than this was held up by this process itself."""
 CERTIFICATE_LOOK_S = 2.0
 STOP_GRACE_S = 1.0
 
@@ -95,6 +91,7 @@ class _ControlProcess:
             publish=routers.publish,
             static=static_endpoints(catalog, self._config_path),
             known_nodes=known_nodes(store, time.monotonic()),
+            known_lives=known_lives(store),
         )
         hub.start_settling()
         store.record("server", "server", "started", time.time(), reason=f"llmgw {llmgw.__version__}")
@@ -111,7 +108,7 @@ class _ControlProcess:
         await self._listen(hub, store, backend, state)
         await routers.start(hub)
         self._tasks += [
-            asyncio.create_task(_decide(hub), name="decide"),
+            asyncio.create_task(decide(hub), name="decide"),
             asyncio.create_task(Prober(hub).run(), name="prober"),
             asyncio.create_task(self._refresh_certificates(store), name="certificates"),
         ]
@@ -255,24 +252,6 @@ class _ControlProcess:
             log.info("the configuration's models rule", catalog_revision=number)
         except SentenceError as error:
             log.error("the configuration is not taken", reason=str(error))
-
-
-async def _decide(hub: Hub) -> None:
-    """Turn whenever something changed, and regularly, since time alone changes things."""
-    loop = asyncio.get_running_loop()
-    last = loop.time()
-    while True:
-        try:
-            await asyncio.wait_for(hub.changed.wait(), TICK_S)
-        except TimeoutError:
-            pass
-        late_s = loop.time() - last - TICK_S
-        if late_s > PAUSE_S:
-            hub.forgive_pause(late_s)
-        hub.changed.clear()
-        hub.turn()
-        last = loop.time()
-        await asyncio.sleep(TURN_GAP_S)
 
 
 def _settings(config: ServerConfig) -> FleetSettings:

@@ -53,3 +53,8 @@ def known_nodes(store: StoreInterface, now: float) -> list[Node]:
         )
         for record in store.nodes().values()
     ]
+
+
+def known_lives(store: StoreInterface) -> dict[str, Life]:
+    """Node id → the life that registered last, so that a message of an older one is known after a restart too."""
+    return {record.id: record.life for record in store.nodes().values() if record.life is not None}

@@ -192,6 +192,17 @@ def test_scaling_down_drains_the_newest_and_up_places_more(world: World) -> None
     assert len(world.serving("small")) == 4
 
 
+def test_a_replica_that_must_leave_and_is_one_too_many_is_not_replaced_first(world: World) -> None:
+    # Found by simulation: a replacement was started and stopped again without end, each on another GPU.
+    (gone, _), before = sorted(world.replicas("small")), set(world.fleet.replicas)
+    world.fleet.nodes[world.fleet.replicas[gone].node_ids[0]].draining = True
+    world.catalog = catalog(big=0, small=0)
+    world.run(20)
+    assert world.serving("small") == []
+    started = {event.subject for event in world.events if event.event == "starting"}
+    assert started == before
+
+
 def test_gpus_that_no_node_has_are_explained_and_nothing_loops() -> None:
     world = World(
         Catalog(models=[CatalogModel(name="huge", profiles=[Profile(engine="sim", gpus_per_node=16)])]),

@@ -255,7 +255,8 @@ class Writer:
         except Exception as failure:
             log.warning("store connection did not close", store=self._where, error=str(failure))
         try:
-            await asyncio.wait_for(self._urgent.wait(), wait_s)
+            async with asyncio.timeout(wait_s):
+                await self._urgent.wait()
         except TimeoutError:
             pass
 

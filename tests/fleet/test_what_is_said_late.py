@@ -1,0 +1,229 @@
+"""What agents and routers say late, twice, or after somebody else has spoken for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+
+from llmgw.config.catalog import Catalog, CatalogModel, Profile
+from llmgw.fleet.events import Event
+from llmgw.fleet.lives import Life
+from llmgw.fleet.model import Node
+from llmgw.fleet.observe import Enrolment
+from llmgw.fleet.settings import FleetSettings
+from llmgw.messages.agent import (
+    EngineOffer,
+    FabricOffer,
+    Gpu,
+    HeldShard,
+    Inventory,
+    Register,
+    Report,
+    ShardSpec,
+    StopShard,
+)
+from llmgw.messages.routes import ModelRoute, RouteEndpoint, RouteTable, TableVersion
+from llmgw.server.hub import Clock, Hub, HubError
+
+
+class NoMemory:
+    def record(self, events: Iterable[Event], at: float) -> None: ...
+
+    def node_registered(self, node: Node, life: Life, at: float) -> None: ...
+
+    def fabrics_changed(self, node: Node, at: float) -> None: ...
+
+
+class Counted:
+    def __init__(self) -> None:
+        self.last = 0
+
+    def session(self) -> str:
+        self.last += 1
+        return f"session{self.last}"
+
+    def replica(self, model: str) -> str:
+        self.last += 1
+        return f"{model}-{self.last}"
+
+    def request(self) -> str:
+        return self.session()
+
+
+class Server:
+    """A hub with a clock that a test moves."""
+
+    def __init__(
+        self, catalog: Catalog, known: list[str] | None = None, lives: dict[str, Life] | None = None
+    ) -> None:
+        self.now = 100.0
+        self.hub = Hub(
+            epoch="2",
+            catalog=catalog,
+            settings=FleetSettings(settle_s=45.0),
+            clock=Clock(monotonic=lambda: self.now, wall=lambda: self.now),
+            ids=Counted(),
+            memory=NoMemory(),
+            publish=lambda table: None,
+            known_nodes=[Node(name, known=True, since=self.now) for name in known or []],
+            known_lives=lives,
+        )
+        self.hub.start_settling()
+
+    def register(
+        self, node: str, held: list[HeldShard] | None = None, *, boot: str = "boot1", counter: int = 1
+    ) -> str:
+        message = Register(
+            node_id=node,
+            boot_id=boot,
+            instance=f"agent of {boot}",
+            instance_started_at=1.0,
+            counter=counter,
+            version="1",
+            inventory=Inventory(
+                gpus=[Gpu(index=0, uuid=f"{node}-gpu0", name="sim")],
+                fabrics=[FabricOffer(name="ib-a", adapters=["mlx5_0:1"], usable=True)],
+                engines=[EngineOffer(name="sim")],
+            ),
+            held=held or [],
+        )
+        return self.hub.register(message, Enrolment(f"10.0.0.{node[-1]}"), "1").session
+
+    def routed(self) -> list[str]:
+        table = self.hub.table
+        return [endpoint.id for model in table.models for endpoint in model.endpoints] if table else []
+
+
+def small(replicas: int = 1) -> Catalog:
+    return Catalog(models=[CatalogModel(name="small", profiles=[Profile(engine="sim", replicas=replicas)])])
+
+
+def pair() -> Catalog:
+    return Catalog(models=[CatalogModel(name="big", profiles=[Profile(engine="sim", nodes=2, gpus_per_node=1)])])
+
+
+def shard(
+    catalog: Catalog, replica: str, node: str, phase: str = "ready", *, rank: int = 0, version: int = 3
+) -> HeldShard:
+    model = catalog.models[0]
+    profile = model.profiles[0]
+    spec = ShardSpec(
+        shard_id=f"{replica}.{rank}",
+        replica_id=replica,
+        model=model.name,
+        profile=profile.name,
+        profile_hash=model.profile_hashes[profile.name],
+        served_names=[model.name],
+        rank=rank,
+        nodes=profile.nodes,
+        gpus=[f"{node}-gpu0"],
+        engine="sim",
+        fabric="ib-a" if profile.nodes > 1 else None,
+    )
+    return HeldShard(spec=spec, phase=phase, version=version, http_port=21000 if rank == 0 else None)  # type: ignore[arg-type]
+
+
+def table_of_before(model: str, replica: str, node: str) -> RouteTable:
+    endpoint = RouteEndpoint(id=replica, host=f"10.0.0.{node[-1]}", port=21000, node=node)
+    return RouteTable(version=TableVersion("1", 7), models=[ModelRoute(name=model, endpoints=[endpoint])])
+
+
+def stops_waiting(server: Server, node: str) -> list[str]:
+    mailbox = server.hub._mailboxes[node]
+    return [command.shard_id for command in mailbox._commands if isinstance(command, StopShard)]
+
+
+def test_a_shard_that_comes_back_after_its_end_is_stopped_each_time_and_its_gpu_is_free_again() -> None:
+    catalog = small(0)
+    server = Server(catalog)
+    session = server.register("node1")
+    server.now += 60
+    late = Report(session=session, shards=[shard(catalog, "small-x", "node1")])
+    ended = Report(session=session, shards=[shard(catalog, "small-x", "node1", "stopped", version=9)])
+    for times in (1, 2):
+        server.hub.report(late)
+        server.hub.turn()
+        assert stops_waiting(server, "node1") == ["small-x.0"] * times
+        server.hub.report(ended)
+        server.hub.turn()
+        assert server.hub.fleet.gpus_in_use() == {}
+
+
+def test_a_shard_that_was_let_go_and_is_reported_again_holds_its_gpu_until_it_is_stopped() -> None:
+    catalog = pair()
+    server = Server(catalog)
+    leader, worker = shard(catalog, "big-x", "node1"), shard(catalog, "big-x", "node2", rank=1)
+    server.register("node1", [leader])
+    server.register("node2", [worker])
+    server.hub.turn()
+    # Its other rank keeps the failed replica from being forgotten.
+    server.register("node1", [], counter=2)
+    server.hub.turn()
+    server.register("node1", [leader], counter=3)
+    assert server.hub.fleet.gpus_in_use()["node1"] == {"node1-gpu0"}
+    server.hub.turn()
+    assert stops_waiting(server, "node1") == ["big-x.0"]
+    server.hub.report(
+        Report(
+            session=server.hub.fleet.nodes["node1"].session or "",
+            shards=[msgspec.structs.replace(leader, phase="stopped", version=9)],
+        )
+    )
+    assert "node1" not in server.hub.fleet.gpus_in_use()
+
+
+def test_a_registration_of_an_older_life_is_refused_after_a_server_restart_too() -> None:
+    server = Server(small(), ["node1"], {"node1": Life("boot1", "agent of boot1", 1.0, 5)})
+    with pytest.raises(HubError) as refused:
+        server.register("node1", counter=5)
+    assert refused.value.status == 409
+    server.register("node1", counter=6)
+
+
+def test_a_route_of_before_is_gone_when_its_node_registered_without_it_before_the_routers_were_asked() -> None:
+    server = Server(small(), ["node1", "node2"])
+    server.register("node1", [])
+    server.hub.import_table(table_of_before("small", "small-x", "node1"))
+    server.hub.release_routes()
+    server.hub.turn()
+    assert server.routed() == []
+
+
+def test_a_gang_s_route_stays_when_its_worker_registered_before_the_routers_were_asked() -> None:
+    catalog = pair()
+    server = Server(catalog, ["node1", "node2"])
+    server.register("node2", [shard(catalog, "big-x", "node2", rank=1)])
+    server.hub.import_table(table_of_before("big", "big-x", "node1"))
+    server.hub.release_routes()
+    server.hub.turn()
+    assert server.routed() == ["big-x"]
+
+
+def test_a_route_of_before_is_withdrawn_when_its_leader_is_reported_to_be_stopping() -> None:
+    catalog = pair()
+    server = Server(catalog, ["node1", "node2"])
+    server.hub.import_table(table_of_before("big", "big-x", "node1"))
+    server.hub.release_routes()
+    session = server.register("node1", [shard(catalog, "big-x", "node1")])
+    server.hub.turn()
+    assert server.routed() == ["big-x"]
+    server.hub.report(Report(session=session, shards=[shard(catalog, "big-x", "node1", "stopping", version=4)]))
+    server.hub.turn()
+    assert server.routed() == []
+
+
+def test_a_clone_is_refused_while_the_shards_of_the_first_work_though_its_agent_is_cut_off() -> None:
+    catalog = small()
+    server = Server(catalog)
+    server.register("node1", [shard(catalog, "small-x", "node1")])
+    server.hub.turn()
+    for _ in range(30):
+        server.now += 2
+        server.hub.probed("small-x", True, server.now)
+        server.hub.turn()
+    with pytest.raises(HubError):
+        server.register("node1", boot="boot2")
+    server.now += 20
+    server.register("node1", boot="boot2")
