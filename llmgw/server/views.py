@@ -140,7 +140,7 @@ def _node(hub: Hub, node: Node, used: set[str]) -> NodeView:
             f"{offer.name} ({offer.problem})" if offer.problem else offer.name for offer in node.inventory.engines
         ],
         replicas=sorted({replica.replica_id for replica, _ in hub.fleet.shards_on(node.node_id)}),
-        findings=node.inventory.findings,
+        findings=hub.node_findings(node),
     )
 
 

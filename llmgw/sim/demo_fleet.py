@@ -62,6 +62,10 @@ class DemoOptions:
     api_port: int = 8080
     admin_port: int = 8081
     agents_port: int = 8443
+    host: str = "127.0.0.1"
+    """The loopback address that the server listens on."""
+    nodes: dict[str, tuple[str, str]] = field(default_factory=lambda: dict(NODES))
+    """Node → (address, fabric)."""
 
 
 @dataclass
@@ -72,6 +76,7 @@ class DemoFleet:
     folder: Path = field(init=False)
     api: str = field(init=False)
     admin: str = field(init=False)
+    agents: str = field(init=False)
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _client: httpx.AsyncClient | None = None
 
@@ -84,27 +89,33 @@ class DemoFleet:
             self.folder.mkdir(parents=True, exist_ok=False)
         else:
             self.folder = Path(tempfile.mkdtemp(prefix="llmgw-demo-"))
-        ports = [free_port(p) for p in (self.options.api_port, self.options.admin_port, self.options.agents_port)]
-        self.api = f"http://127.0.0.1:{ports[0]}"
-        self.admin = f"http://127.0.0.1:{ports[1]}"
+        host = self.options.host
+        ports = free_ports(host, self.options.api_port, self.options.admin_port, self.options.agents_port)
+        self.api = f"http://{join_host_port(host, ports[0])}"
+        self.admin = f"http://{join_host_port(host, ports[1])}"
+        self.agents = f"https://{join_host_port(host, ports[2])}"
         now = time.time()
         authority = Authority.create(
-            self.folder / "pki", name="llmgw demo", permit_dns=["localhost"], permit_ip=["127.0.0.0/8"], now=now
+            self.folder / "pki",
+            name="llmgw demo",
+            permit_dns=["localhost"],
+            permit_ip=["127.0.0.0/8", "::1/128"],
+            now=now,
         )
-        server = authority.issue_server(["127.0.0.1", "localhost"], now)
+        server = authority.issue_server([host, "localhost"], now)
         write_private(self.folder / "server.pem", server.cert_pem)
         write_private(self.folder / "server-key.pem", server.key_pem)
         write_private(self.folder / "renewal.pem", authority.renewal_cert_pem)
         write_private(self.folder / "renewal-key.pem", authority.renewal_key_pem)
-        for node, (address, fabric) in NODES.items():
-            self._prepare_node(authority, node, address, fabric, ports[2], now)
+        for node, (address, fabric) in self.options.nodes.items():
+            self._prepare_node(authority, node, address, fabric, now)
         write_private(self.folder / "server.yaml", yaml.safe_dump(self._server_config(ports), sort_keys=False))
 
     async def start(self) -> None:
         """Start agents and server; returns when the admin API answers. Raises DemoError."""
         # The agents first: they are dialling when the server opens, so that it knows them all when its short
         # settling ends, and places on the whole fleet.
-        for node in NODES:
+        for node in self.options.nodes:
             self.start_agent(node)
         await self._wait_until_agents_dial()
         self.start_server()
@@ -113,7 +124,7 @@ class DemoFleet:
 
     async def _wait_until_agents_dial(self) -> None:
         deadline = time.monotonic() + SERVER_START_S
-        waiting = set(NODES)
+        waiting = set(self.options.nodes)
         while waiting and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
             for node in list(waiting):
@@ -178,7 +189,7 @@ class DemoFleet:
 
     def engines(self, node: str | None = None) -> dict[int, str]:
         """Engine processes of a node (or all): pid → shard id."""
-        roots = [str(self.folder / name / "work") for name in ([node] if node else NODES)]
+        roots = [str(self.folder / name / "work") for name in ([node] if node else self.options.nodes)]
         found = {}
         for process in psutil.process_iter():
             try:
@@ -256,9 +267,7 @@ class DemoFleet:
                 cwd=self.folder,
             )
 
-    def _prepare_node(
-        self, authority: Authority, node: str, address: str, fabric: str, agents_port: int, now: float
-    ) -> None:
+    def _prepare_node(self, authority: Authority, node: str, address: str, fabric: str, now: float) -> None:
         home = self.folder / node
         home.mkdir()
         hardware = write_hardware(home / "hardware", gpus=8, adapters=2, rate_gbps=400, node=node)
@@ -271,7 +280,7 @@ class DemoFleet:
             engines["llamacpp"] = {"bin": self.options.llama_server or "llama-server", "parallel": 2}
         config = {
             "node_id": node,
-            "server": f"https://127.0.0.1:{agents_port}",
+            "server": self.agents,
             "tls": {
                 "ca": str(home / "ca.pem"),
                 "cert": str(home / "agent.pem"),
@@ -289,6 +298,7 @@ class DemoFleet:
         write_private(home / "agent.yaml", yaml.safe_dump(config, sort_keys=False))
 
     def _server_config(self, ports: list[int]) -> dict[str, Any]:
+        host = self.options.host
         args = ["--load-s", f"{self.options.load_s:g}", "--tokens-per-s", f"{self.options.tokens_per_s:g}"]
         models: list[dict[str, Any]] = [
             {
@@ -331,9 +341,9 @@ class DemoFleet:
             "renewal_key": str(self.folder / "renewal-key.pem"),
         }
         return {
-            "listen": join_host_port("127.0.0.1", ports[0]),
-            "admin": {"listen": join_host_port("127.0.0.1", ports[1])},
-            "agents": {"listen": join_host_port("127.0.0.1", ports[2]), "tls": tls},
+            "listen": join_host_port(host, ports[0]),
+            "admin": {"listen": join_host_port(host, ports[1])},
+            "agents": {"listen": join_host_port(host, ports[2]), "tls": tls},
             "state": str(self.state),
             "liveness": {"settle": f"{self.options.settle_s:g}s"},
             "router": {"drain_grace": "20s"},
@@ -362,17 +372,28 @@ def pointer_path() -> Path:
     return Path.home() / ".cache" / "llmgw" / "demo.json"
 
 
-def free_port(preferred: int) -> int:
-    """The preferred port of 127.0.0.1 if nobody listens there, else any free one."""
-    for port in (preferred, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-                return int(probe.getsockname()[1])
-            except OSError:
-                continue
-    raise DemoError("no TCP port of 127.0.0.1 is free")
+def free_ports(host: str, *preferred: int) -> list[int]:
+    """For each preferred port of a loopback address: itself if nobody listens there, else any free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    held: list[socket.socket] = []
+    try:
+        for wanted in preferred:
+            for port in (wanted, 0):
+                probe = socket.socket(family, socket.SOCK_STREAM)
+                # All are held until the last is found, so that no two are the same.
+                held.append(probe)
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((host, port))
+                    break
+                except OSError:
+                    continue
+            else:
+                raise DemoError(f"no TCP port of {host} is free")
+        return [int(probe.getsockname()[1]) for probe in held if probe.getsockname()[1]]
+    finally:
+        for probe in held:
+            probe.close()
 
 
 def write_private(path: Path, text: str) -> None:

@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from llmgw.sim.demo_fleet import NODES, DemoFleet
+from llmgw.sim.demo_fleet import DemoFleet
 
 _MARK = {"ready": ("●", "green"), "starting": ("◐", "yellow"), "lost": ("✗", "red"), "failed": ("✗", "red")}
 
@@ -28,7 +28,7 @@ def hints(fleet: DemoFleet) -> Panel:
         curl_line(fleet.api, "demo/big"),
         "",
         "llmgw ctl nodes        llmgw ctl replicas        llmgw ctl explain demo/big",
-        f"kill a node:  kill -9 {' '.join(str(fleet.pid(node)) for node in list(NODES)[1:2])}  (node02's agent)",
+        f"kill a node:  kill -9 {' '.join(str(fleet.pid(node)) for node in list(fleet.options.nodes)[1:2])}  (node02's agent)",
         "Ctrl-C ends everything.",
     ]
     return Panel(Text("\n".join(lines)), title=f"API {fleet.api}/v1   admin {fleet.admin}", title_align="left")
