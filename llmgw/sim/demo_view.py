@@ -24,11 +24,12 @@ async def render(fleet: DemoFleet) -> Group:
 
 def hints(fleet: DemoFleet) -> Panel:
     """What to type in another terminal."""
+    victim = sorted(fleet.options.nodes)[:2][-1]
     lines = [
         curl_line(fleet.api, "demo/big"),
         "",
         "llmgw ctl nodes        llmgw ctl replicas        llmgw ctl explain demo/big",
-        f"kill a node:  kill -9 {' '.join(str(fleet.pid(node)) for node in list(fleet.options.nodes)[1:2])}  (node02's agent)",
+        f"kill a node's agent:  kill -9 {fleet.pid(victim)}  ({victim})",
         "Ctrl-C ends everything.",
     ]
     return Panel(Text("\n".join(lines)), title=f"API {fleet.api}/v1   admin {fleet.admin}", title_align="left")

@@ -136,7 +136,7 @@ def test_an_expired_certificate_is_said_before_dialling_and_refused_by_the_serve
         assert "Traceback" not in late.output
     context = ssl.create_default_context(cafile=files["ca"])
     context.load_cert_chain(files["cert"], files["key"])
-    with httpx.Client(verify=context, trust_env=False) as client, pytest.raises(Exception, match="(?i)expired"):
+    with httpx.Client(verify=context, trust_env=False) as client, pytest.raises(Exception, match=r"(?i)expired"):
         client.post(f"{fleet.demo.agents}/agent/v1/poll", json={"session": "x"})
     until(lambda: "has expired" in fleet.demo.last_words("server", 200), 5)
 
@@ -148,10 +148,9 @@ def test_without_a_certificate_of_ours_nobody_is_heard(fleet: RunningFleet, tmp_
     nameless = ssl.create_default_context(cafile=ca)
     stranger = ssl.create_default_context(cafile=ca)
     stranger.load_cert_chain(files["cert"], files["key"])
-    for context, words in ((nameless, "certificate required"), (stranger, "unknown ca")):
-        with httpx.Client(verify=context, trust_env=False) as client, pytest.raises(Exception) as caught:
+    for context, words in ((nameless, r"(?i)certificate.required"), (stranger, r"(?i)unknown.ca")):
+        with httpx.Client(verify=context, trust_env=False) as client, pytest.raises(Exception, match=words):
             client.post(f"{fleet.demo.agents}/agent/v1/poll", json={"session": "x"})
-        assert words in str(caught.value).lower().replace("_", " ")
     with httpx.Client(trust_env=False, timeout=1) as client, pytest.raises(httpx.TransportError):
         client.post(fleet.demo.agents.replace("https", "http") + "/agent/v1/poll", json={"session": "x"})
     with agent(fleet, tmp_path, "node01", tls={**files, "ca": ca}) as foreigner:
