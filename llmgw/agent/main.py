@@ -124,7 +124,7 @@ async def _run(config: AgentConfig) -> None:
 
     def read() -> Inventory:
         gpus, ports, fabrics, findings = read_inventory(config)
-        engines = engine_offers(registry.offered(config), config)
+        engines = engine_offers(registry.offered(config), registry.missing(config), config)
         return Inventory(gpus=gpus, ports=ports, fabrics=fabrics, engines=engines, findings=findings)
 
     inventory = InventoryReader(read, node_id=config.node_id)

@@ -246,7 +246,14 @@ def _explain(hub: Hub, model: CatalogModel, profile: Profile) -> ExplainProfile:
         summary=summary,
         placed={replica.replica_id: replica.node_ids for replica in replicas if replica.live},
         feasible=verdict.feasible,
-        refused=[FilterTally(reason=reason, nodes=nodes) for reason, nodes in verdict.refused.items()],
+        refused=[
+            FilterTally(
+                reason=reason,
+                nodes=nodes,
+                details={node: verdict.details[node] for node in nodes if node in verdict.details},
+            )
+            for reason, nodes in verdict.refused.items()
+        ],
         retry_in_s=round(wait_s, 1) if wait_s > 0 else None,
         last_failure=backoff.reason if backoff is not None else None,
     )

@@ -249,7 +249,7 @@ class DemoFleet:
                 command = process.cmdline()
             except (psutil.Error, OSError):
                 continue
-            if "router" in command and str(self.state) in command:
+            if "router" in command and f"--state={self.state}" in command:
                 found.append(process.pid)
         return found
 
