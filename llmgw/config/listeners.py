@@ -6,47 +6,55 @@ import errno
 import os
 import socket
 
-from llmgw.config.addresses import join_host_port
+from llmgw.config.addresses import HostPort, join_host_port, split_host_port
+from llmgw.config.errors import SentenceError
 
 BACKLOG = 4096
 
 
-class ListenError(Exception):
-    """An address that cannot be listened on; the message is a sentence for the operator."""
+class ListenError(SentenceError):
+    """An address that cannot be listened on."""
 
 
-def open_listener(host: str, port: int, *, what: str = "the model API") -> socket.socket:
-    """A listening, non-blocking TCP socket on `host`:`port` (port 0: any free one).
+def open_listener(listen: HostPort, setting: str) -> socket.socket:
+    """A listening, non-blocking TCP socket on the first address of `listen` (port 0: any free one), IPv4 first.
 
-    TCP_NODELAY is set here because accepted sockets inherit it on Linux (tcp(7)); the protocol number is given
-    because asyncio leaves Nagle's delay on for sockets made without it. `::` also takes IPv4.
-    Raises ListenError with a sentence that names `what`, the address and the remedy.
+    `::` also takes IPv4. `setting` is the configuration key or option to name in errors.
+    Raises ListenError.
     """
-    where = join_host_port(host, port)
+    host, port = split_host_port(listen)
+    found = sorted(_addresses(host, port, setting), key=lambda entry: entry[0] != socket.AF_INET)
+    family, address = found[0]
     try:
-        found = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
-        )
-    except (socket.gaierror, UnicodeError) as error:
-        raise ListenError(
-            f"cannot listen on {where} for {what}: the name {host!r} has no address here ({error}); "
-            "write an address of this host"
-        ) from None
-    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
-    family, kind, _, _, address = found[0]
-    sock = socket.socket(family, kind, socket.IPPROTO_TCP)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" else 1)
-        sock.bind(address)
-        sock.listen(BACKLOG)
-        sock.setblocking(False)
+        return _listen(family, address, v6only=host != "::")
     except OSError as error:
-        sock.close()
-        raise ListenError(f"cannot listen on {where} for {what}: {_remedy(error, where)}") from None
-    return sock
+        raise ListenError(_sentence(error, str(address[0]), port, setting)) from None
+
+
+def open_listeners(listen: HostPort, setting: str) -> list[socket.socket]:
+    """The same on each address that the host of `listen` has (`localhost` has two). Port 0 is the same for all.
+
+    Raises ListenError.
+    """
+    host, port = split_host_port(listen)
+    sockets: list[socket.socket] = []
+    refused: ListenError | None = None
+    for family, address in _addresses(host, port, setting):
+        if sockets and port == 0:
+            port = sockets[0].getsockname()[1]
+        try:
+            sockets.append(_listen(family, (address[0], port, *address[2:]), v6only=True))
+        except OSError as error:
+            refused = ListenError(_sentence(error, str(address[0]), port, setting))
+            # A machine without IPv6 still has `::1` for localhost in its hosts file.
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                continue
+            for sock in sockets:
+                sock.close()
+            raise refused from None
+    if not sockets:
+        raise refused or ListenError(f"{listen} in {setting} has no address")
+    return sockets
 
 
 def bound_address(sock: socket.socket) -> str:
@@ -55,14 +63,59 @@ def bound_address(sock: socket.socket) -> str:
     return join_host_port(str(name[0]), int(name[1])) if isinstance(name, tuple) else str(name)
 
 
-def _remedy(error: OSError, where: str) -> str:
-    if error.errno == errno.EADDRINUSE:
-        port = where.rpartition(":")[2]
-        return (
-            f"another process listens there; end it (ss -ltnp 'sport = :{port}' names it) or choose another port"
+def listening_process(port: int) -> str | None:
+    """`nginx (pid 812) listens there`, when this user may know."""
+    import psutil
+
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.status != psutil.CONN_LISTEN or not connection.pid or not connection.laddr:
+                continue
+            if connection.laddr.port == port:
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid}) listens there"
+    except (psutil.Error, OSError, RuntimeError):
+        pass
+    return None
+
+
+def _addresses(host: str, port: int, setting: str) -> list[tuple[int, tuple[object, ...]]]:
+    try:
+        found = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
         )
-    if error.errno == errno.EADDRNOTAVAIL:
-        return "this host has no such address (ip address shows those it has)"
+    except (OSError, UnicodeError):
+        raise ListenError(
+            f"{host!r} in {setting} is no address of this host, and no name that it knows"
+        ) from None
+    return list(dict.fromkeys((entry[0], entry[4]) for entry in found))
+
+
+def _listen(family: int, address: tuple[object, ...], *, v6only: bool) -> socket.socket:
+    # The protocol number is given because asyncio leaves Nagle's delay on for sockets made without it.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        # Without it a restarted server finds its own last connections in TIME_WAIT and calls the port busy.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Here because accepted sockets inherit it on Linux (tcp(7)).
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(v6only))
+        sock.bind(address)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _sentence(error: OSError, host: str, port: int, setting: str) -> str:
+    if error.errno == errno.EADDRINUSE:
+        who = listening_process(port) or "another program listens there"
+        return f"port {port} on {host} is busy: {who}; stop what listens there or set {setting}"
+    if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+        return f"{host} is no address of this host; set {setting} to one of its own, or to 127.0.0.1:{port}"
     if error.errno == errno.EACCES:
-        return "ports below 1024 need the capability CAP_NET_BIND_SERVICE; choose a higher port"
-    return f"{os.strerror(error.errno) if error.errno else error}"
+        return f"port {port} needs root or CAP_NET_BIND_SERVICE; set {setting} to a port from 1024 up"
+    why = os.strerror(error.errno) if error.errno else str(error)
+    return f"cannot listen on {join_host_port(host, port)} ({why}); check {setting}"

@@ -172,7 +172,7 @@ def _update(replica: Replica, shard: Shard, held: HeldShard, now: float) -> list
     if was == LOST and replica.given_up and held.phase in LIVE_PHASES:
         replica.returned = True
     if held.phase in ("failed", "stopped"):
-        reason = f"rank {shard.spec.rank} on {shard.node_id}: {held.reason or held.phase}"
+        reason = f"rank {shard.spec.rank} on {shard.node_id}: {shard.ending}"
         return [replica_event(replica, f"shard {held.phase}", reason)]
     return []
 

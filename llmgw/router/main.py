@@ -193,10 +193,10 @@ def _listeners(options: RouterOptions) -> list[socket.socket]:
     if options.listen is None:
         raise StartError("there is nothing to listen on; give --listen HOST:PORT")
     try:
-        host, port = split_host_port(options.listen)
+        split_host_port(options.listen)
     except ValueError as error:
         raise StartError(f"--listen: {error}") from None
-    return [open_listener(host, port)]
+    return [open_listener(options.listen, "--listen")]
 
 
 def _systemd_sockets() -> list[socket.socket]:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from llmgw.config.addresses import HostPort
-from llmgw.server.listeners import open_listeners
+from llmgw.config.listeners import open_listeners
 
 KEEP_ALIVE_S = 75
 HEADER_WAIT_S = 30.0

@@ -9,11 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmgw.config.listeners import ListenError, bound_address, open_listener
 from llmgw.config.server import RouterSettings
 from llmgw.messages.frames import ROUTER_LOG
-
-__all__ = ["ListenError", "bound_address", "open_listener", "start_router"]
 
 PROGRAM = (sys.executable, "-m", "llmgw", "router")
 

@@ -133,8 +133,7 @@ class Routers:
     # Inside.
 
     def _open_listener(self) -> None:
-        host, port = split_host_port(self._config.listen)
-        self._listener = open_listener(host, port)
+        self._listener = open_listener(self._config.listen, "listen")
 
     def _launch(self) -> None:
         if self._listener is None:

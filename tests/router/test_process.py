@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from llmgw.config.listeners import ListenError, bound_address, open_listener
 from llmgw.config.server import RouterSettings
-from llmgw.server.router_process import ListenError, bound_address, open_listener, start_router
+from llmgw.server.router_process import start_router
 from tests.router.support import PROGRAM, Client, Fleet, fleet_of, hang, plain, post, until
 
 
@@ -30,18 +31,23 @@ def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_a_busy_port_is_named_in_a_sentence(tmp_path: Path) -> None:
-    with open_listener("127.0.0.1", 0) as taken:
+    with open_listener("127.0.0.1:0", "listen") as taken:
         address = bound_address(taken)
         said = one_sentence(run(f"--state={tmp_path}", f"--listen={address}"))
-        assert address in said
-        assert "another process listens there" in said
-        with pytest.raises(ListenError, match="another process listens there"):
-            open_listener("127.0.0.1", taken.getsockname()[1])
+        assert f"port {taken.getsockname()[1]} on 127.0.0.1 is busy" in said
+        assert f"(pid {os.getpid()}) listens there" in said
+        assert "set --listen" in said
+        with pytest.raises(ListenError, match="set listen"):
+            open_listener(address, "listen")
 
 
 @pytest.mark.parametrize(
     ("listen", "said"),
-    [("192.0.2.7:8000", "no such address"), ("nowhere", "--listen"), ("name.invalid:80", "no address here")],
+    [
+        ("192.0.2.7:8000", "no address of this host"),
+        ("nowhere", "--listen"),
+        ("name.invalid:80", "no address of this host"),
+    ],
 )
 def test_an_address_that_is_not_ours_is_named_in_a_sentence(tmp_path: Path, listen: str, said: str) -> None:
     assert said in one_sentence(run(f"--state={tmp_path}", f"--listen={listen}"))
@@ -134,8 +140,9 @@ def test_a_started_router_inherits_the_socket_ignores_ctrl_c_and_survives_its_pa
         "import sys, time\n"
         "from pathlib import Path\n"
         "from llmgw.config.server import RouterSettings\n"
-        "from llmgw.server.router_process import bound_address, open_listener, start_router\n"
-        "sock = open_listener('127.0.0.1', 0)\n"
+        "from llmgw.config.listeners import bound_address, open_listener\n"
+        "from llmgw.server.router_process import start_router\n"
+        "sock = open_listener('127.0.0.1:0', 'listen')\n"
         f"child = start_router(Path({str(state)!r}), sock, RouterSettings(), program={PROGRAM!r})\n"
         "print(child.pid, bound_address(sock), flush=True)\n"
         "time.sleep(60)\n"
@@ -166,7 +173,7 @@ def test_a_started_router_inherits_the_socket_ignores_ctrl_c_and_survives_its_pa
 
 def test_a_replacement_takes_over_the_socket_while_clients_queue_on_it(tmp_path: Path) -> None:
     async def main() -> None:
-        with open_listener("127.0.0.1", 0) as sock:
+        with open_listener("127.0.0.1:0", "listen") as sock:
             address = sock.getsockname()
             first = start_router(tmp_path, sock, RouterSettings(), program=PROGRAM)
             log = tmp_path / "router.log"
@@ -185,7 +192,7 @@ def test_a_replacement_takes_over_the_socket_while_clients_queue_on_it(tmp_path:
 
 
 def test_sockets_from_systemd_are_used(tmp_path: Path) -> None:
-    sock = open_listener("::1", 0)
+    sock = open_listener("[::1]:0", "listen")
     code = (
         "import os, sys\n"
         "os.dup2(int(sys.argv[1]), 3)\n"
