@@ -23,6 +23,7 @@ from llmgw.config.addresses import split_host_port
 from llmgw.config.listeners import BACKLOG, ListenError, bound_address, open_listener
 from llmgw.messages.frames import ROUTER_LOCK, ROUTER_SOCKET, ROUTER_TABLE
 from llmgw.messages.routes import Hello
+from llmgw.messages.socket_paths import short_path
 from llmgw.router.control import ControlServer
 from llmgw.router.limits import Limits
 from llmgw.router.service import Service
@@ -32,8 +33,6 @@ log = logging.getLogger(__name__)
 
 # sd_listen_fds(3): the first descriptor that systemd passes on.
 _SYSTEMD_FIRST_FD = 3
-# sun_path of unix(7), without the NUL at its end.
-_SOCKET_PATH_BYTES_MAX = 107
 
 
 class StartError(Exception):
@@ -224,16 +223,12 @@ def _inherited(descriptor: int) -> socket.socket:
 @contextlib.contextmanager
 def _control_socket(path: Path) -> Iterator[socket.socket]:
     """The bound Unix socket, 0600. The lock is ours, so that a file in its place is a dead router's."""
-    if len(os.fsencode(path)) > _SOCKET_PATH_BYTES_MAX:
-        raise StartError(
-            f"the path {path} is too long for a Unix socket ({_SOCKET_PATH_BYTES_MAX} bytes); "
-            "use a shorter state folder"
-        )
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
     try:
         path.unlink(missing_ok=True)
-        sock.bind(str(path))
+        with short_path(path) as bindable:
+            sock.bind(bindable)
         sock.setblocking(False)
     except OSError as error:
         sock.close()

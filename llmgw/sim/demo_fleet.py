@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -27,6 +28,7 @@ import yaml
 from llmgw.config.addresses import join_host_port
 from llmgw.config.errors import SentenceError
 from llmgw.pki.authority import Authority
+from llmgw.sim.claims import ClaimError, claim, free_port
 from llmgw.sim.hardware import HARDWARE_ENV, write_hardware
 
 NODES: dict[str, tuple[str, str]] = {
@@ -35,7 +37,8 @@ NODES: dict[str, tuple[str, str]] = {
     "node03": ("127.0.0.13", "ib-b"),
     "node04": ("127.0.0.14", "ib-b"),
 }
-"""Node → (address, fabric). Each node has a loopback address of its own, so that ports never collide."""
+"""Node → (address, fabric). Each node has a loopback address of its own, so that ports never collide; a second
+demo on this machine has them in another 127.0.N."""
 
 SERVER_START_S = 30.0
 
@@ -65,7 +68,7 @@ class DemoOptions:
     host: str = "127.0.0.1"
     """The loopback address that the server listens on."""
     nodes: dict[str, tuple[str, str]] = field(default_factory=lambda: dict(NODES))
-    """Node → (address, fabric)."""
+    """Node → (address, fabric), before a running demo's addresses are stepped around."""
 
 
 @dataclass
@@ -77,8 +80,11 @@ class DemoFleet:
     api: str = field(init=False)
     admin: str = field(init=False)
     agents: str = field(init=False)
+    nodes: dict[str, tuple[str, str]] = field(init=False)
+    """Node → (address, fabric)."""
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _client: httpx.AsyncClient | None = None
+    _claims: list[socket.socket] = field(default_factory=list)
 
     # Coming up.
 
@@ -90,10 +96,15 @@ class DemoFleet:
         else:
             self.folder = Path(tempfile.mkdtemp(prefix="llmgw-demo-"))
         host = self.options.host
-        ports = free_ports(host, self.options.api_port, self.options.admin_port, self.options.agents_port)
+        ports = []
+        for preferred in (self.options.api_port, self.options.admin_port, self.options.agents_port):
+            port, claimed = free_port(host, preferred)
+            ports.append(port)
+            self._claims.append(claimed)
         self.api = f"http://{join_host_port(host, ports[0])}"
         self.admin = f"http://{join_host_port(host, ports[1])}"
         self.agents = f"https://{join_host_port(host, ports[2])}"
+        self.nodes = self._claim_addresses()
         now = time.time()
         authority = Authority.create(
             self.folder / "pki",
@@ -107,7 +118,7 @@ class DemoFleet:
         write_private(self.folder / "server-key.pem", server.key_pem)
         write_private(self.folder / "renewal.pem", authority.renewal_cert_pem)
         write_private(self.folder / "renewal-key.pem", authority.renewal_key_pem)
-        for node, (address, fabric) in self.options.nodes.items():
+        for node, (address, fabric) in self.nodes.items():
             self._prepare_node(authority, node, address, fabric, now)
         write_private(self.folder / "server.yaml", yaml.safe_dump(self._server_config(ports), sort_keys=False))
 
@@ -115,7 +126,7 @@ class DemoFleet:
         """Start agents and server; returns when the admin API answers. Raises DemoError."""
         # The agents first: they are dialling when the server opens, so that it knows them all when its short
         # settling ends, and places on the whole fleet.
-        for node in self.options.nodes:
+        for node in self.nodes:
             self.start_agent(node)
         await self._wait_until_agents_dial()
         self.start_server()
@@ -124,7 +135,7 @@ class DemoFleet:
 
     async def _wait_until_agents_dial(self) -> None:
         deadline = time.monotonic() + SERVER_START_S
-        waiting = set(self.options.nodes)
+        waiting = set(self.nodes)
         while waiting and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
             for node in list(waiting):
@@ -189,7 +200,7 @@ class DemoFleet:
 
     def engines(self, node: str | None = None) -> dict[int, str]:
         """Engine processes of a node (or all): pid → shard id."""
-        roots = [str(self.folder / name / "work") for name in ([node] if node else self.options.nodes)]
+        roots = [str(self.folder / name / "work") for name in ([node] if node else self.nodes)]
         found = {}
         for process in psutil.process_iter():
             try:
@@ -231,6 +242,8 @@ class DemoFleet:
             kill_all(left, signal.SIGKILL)
             await asyncio.sleep(0.05)
         self._remove_pointer()
+        for claimed in self._claims:
+            claimed.close()
         if not self.options.keep and self.options.folder is None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -296,6 +309,22 @@ class DemoFleet:
             "supervisor": {"work_dir": str(home / "work"), "stop_timeout": "5s", "health_interval": "500ms"},
         }
         write_private(home / "agent.yaml", yaml.safe_dump(config, sort_keys=False))
+
+    def _claim_addresses(self) -> dict[str, tuple[str, str]]:
+        """The nodes, with addresses that no other running demo has."""
+        for network in range(256):
+            nodes = {
+                node: (re.sub(r"^127\.0\.0\.", f"127.0.{network}.", address), fabric)
+                for node, (address, fabric) in self.options.nodes.items()
+            }
+            claims = [claim(address) for address in {address for address, _ in nodes.values()}]
+            held = [one for one in claims if one is not None]
+            if len(held) == len(claims):
+                self._claims += held
+                return nodes
+            for one in held:
+                one.close()
+        raise ClaimError("other demos have all loopback addresses; end one of them")
 
     def _server_config(self, ports: list[int]) -> dict[str, Any]:
         host = self.options.host
@@ -370,30 +399,6 @@ class DemoFleet:
 def pointer_path() -> Path:
     """Where a running demo says where its state lies."""
     return Path.home() / ".cache" / "llmgw" / "demo.json"
-
-
-def free_ports(host: str, *preferred: int) -> list[int]:
-    """For each preferred port of a loopback address: itself if nobody listens there, else any free one."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    held: list[socket.socket] = []
-    try:
-        for wanted in preferred:
-            for port in (wanted, 0):
-                probe = socket.socket(family, socket.SOCK_STREAM)
-                # All are held until the last is found, so that no two are the same.
-                held.append(probe)
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind((host, port))
-                    break
-                except OSError:
-                    continue
-            else:
-                raise DemoError(f"no TCP port of {host} is free")
-        return [int(probe.getsockname()[1]) for probe in held if probe.getsockname()[1]]
-    finally:
-        for probe in held:
-            probe.close()
 
 
 def write_private(path: Path, text: str) -> None:

@@ -24,7 +24,7 @@ async def render(fleet: DemoFleet) -> Group:
 
 def hints(fleet: DemoFleet) -> Panel:
     """What to type in another terminal."""
-    victim = sorted(fleet.options.nodes)[:2][-1]
+    victim = sorted(fleet.nodes)[:2][-1]
     lines = [
         curl_line(fleet.api, "demo/big"),
         "",

@@ -46,7 +46,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
     def adjust(demo: DemoFleet) -> None:
         with edited(demo.folder / "server.yaml") as config:
             config["models"] = MODELS
-        for node in demo.options.nodes:
+        for node in demo.nodes:
             with edited(demo.folder / node / "agent.yaml") as config:
                 config["fabrics"].append({"name": "ib-x", "hcas": ["mlx5_9"]})
                 config["heartbeat_interval"] = "1s"

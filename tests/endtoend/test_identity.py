@@ -62,10 +62,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
         with edited(demo.folder / "server.yaml") as config:
             config["agents"]["listen"] = f"0.0.0.0:{httpx.URL(demo.agents).port}"
         authority = Authority.open(demo.folder / "pki")
-        old = authority.issue_client("node02", "127.0.0.22", time.time() - CLIENT_DAYS * DAY_S * 0.6)
+        old = authority.issue_client("node02", demo.nodes["node02"][0], time.time() - CLIENT_DAYS * DAY_S * 0.6)
         write_files(old, demo.folder / "node02")
         for node in set(ENROLLED) - set(RUNNING):
-            del demo.options.nodes[node]  # enrolled, and not started
+            del demo.nodes[node]  # enrolled, and not started
 
     running = RunningFleet(
         tmp_path_factory.mktemp("identity") / "demo",

@@ -180,6 +180,34 @@ def test_a_key_file_that_is_missing_is_a_sentence(tmp_path: Path) -> None:
     assert "api_key_file" in sentence
 
 
+def test_a_state_folder_whose_path_is_longer_than_a_sockets_address_may_be(
+    tmp_path: Path, elsewhere: Elsewhere
+) -> None:
+    models = [{"name": "far", "endpoints": [{"url": f"http://127.0.0.1:{elsewhere.port}"}]}]
+    with server(tmp_path / ("deep" * 30), models=models) as running:
+        assert chat(running.api, "far").status_code == 200
+        (router,) = running.routers()
+        running.kill()
+        running.start_again()
+        running.wait_serving()
+        until(lambda: running.get("server")["routers"])
+        assert [each.pid for each in running.routers()] == [router.pid]
+
+
+def test_a_gateway_that_cannot_start_is_the_servers_sentence(tmp_path: Path) -> None:
+    (tmp_path / "state" / "router.sock").mkdir(parents=True)  # where the router's socket belongs
+    config = tmp_path / "server.yaml"
+    config.write_text(
+        f"listen: 127.0.0.1:{free_port()}\nadmin: {{listen: '127.0.0.1:{free_port()}'}}\n"
+        f"state: {tmp_path / 'state'}\n"
+    )
+    done = llmgw("server", "--config", str(config))
+    assert done.returncode == 1
+    (sentence,) = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert "the router ended at once" in sentence
+    assert f"{tmp_path}/state/router.sock" in sentence
+
+
 # The examples, run.
 
 

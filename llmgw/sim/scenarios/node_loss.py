@@ -111,7 +111,7 @@ async def _judge_placement(fleet: DemoFleet, judge: Judge, before: set[str]) -> 
     new = [replica for replica in await ready_replicas(fleet) if replica["replica_id"] not in before]
     judge.expect(bool(new), "replacements stand")
     for replica in new:
-        fabrics = {fleet.options.nodes[node][1] for node in replica["nodes"]}
+        fabrics = {fleet.nodes[node][1] for node in replica["nodes"]}
         judge.expect(
             len(fabrics) == 1 and VICTIM not in replica["nodes"],
             f"{replica['replica_id']} is wholly on {', '.join(sorted(fabrics))}: {', '.join(replica['nodes'])}",
