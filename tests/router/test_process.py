@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from llmgw.config.listeners import ListenError, bound_address, open_listener
@@ -319,3 +320,12 @@ def test_without_uvloop_the_standard_loop_serves(new_router) -> None:
             await until(lambda: router.process.poll() == 0, "it has ended")
 
     asyncio.run(main())
+
+
+def test_a_router_without_a_table_lists_no_models_rather_than_none(new_router) -> None:
+    router = new_router()
+    answer = httpx.get(f"http://127.0.0.1:{router.port}/v1/models", trust_env=False)
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"]
+    assert "does not know its models yet" in answer.json()["error"]["message"]
+    assert httpx.get(f"http://127.0.0.1:{router.port}/health", trust_env=False).status_code == 200
