@@ -132,7 +132,7 @@ async def _run(config: AgentConfig) -> None:
 
     def read() -> Inventory:
         gpus, ports, fabrics, findings = read_inventory(config)
-        engines = engine_offers(registry.offered(config), config)
+        engines = engine_offers(registry.offered(config), registry.missing(config), config)
         findings += own_certificate_findings(config, time.time())
         return Inventory(gpus=gpus, ports=ports, fabrics=fabrics, engines=engines, findings=findings)
 

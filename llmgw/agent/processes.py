@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from llmgw.engines.base import ProcessPlan
 
 MARKER = "LLMGW_SHARD"
@@ -114,6 +116,27 @@ def read_marker(pid: int) -> tuple[str, str] | None:
     if shard is None or work_dir is None:
         return None
     return os.fsdecode(shard), os.fsdecode(work_dir)
+
+
+def listens_for_another(address: str, port: int, shard_id: str, work_dir: str) -> bool:
+    """True when a process that carries another shard's marker listens there. Blocking: a walk through `/proc`.
+
+    A listener without a marker is nobody's business here: wrappers start engines where no marker reaches.
+    """
+    for pid in read_processes():
+        marker = read_marker(pid)
+        if marker is None or marker == (shard_id, work_dir):
+            continue
+        try:
+            connections = psutil.Process(pid).net_connections("tcp")
+        except (psutil.Error, OSError):
+            continue
+        for one in connections:
+            if one.status != psutil.CONN_LISTEN or not one.laddr or one.laddr.port != port:
+                continue
+            if one.laddr.ip in (address, "0.0.0.0", "::"):
+                return True
+    return False
 
 
 def read_processes() -> dict[int, ProcessInfo]:

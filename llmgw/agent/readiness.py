@@ -19,16 +19,18 @@ async def wait_for_answers(
     interval_s: float,
     now_boot_s: Callable[[], float],
     on_note: Callable[[str], None],
+    is_anothers: Callable[[], bool] = lambda: False,
 ) -> str | None:
     """Ask until the engine answers: None then, or a sentence when the time allowed is over.
 
     The time runs from the engine's start, also when an earlier agent had started it. `on_note` is told what
-    each check said. The record has a port and a readiness check.
+    each check said. `is_anothers` (blocking) is asked once an answer came: True when it is another shard that
+    listens at the port, whose answers prove nothing. The record has a port and a readiness check.
     """
     assert record.http_port is not None
     prober = Prober(address, record.http_port)
     try:
-        return await _ask(record, prober, interval_s, now_boot_s, on_note)
+        return await _ask(record, prober, interval_s, now_boot_s, on_note, is_anothers)
     finally:
         await prober.close()
 
@@ -39,6 +41,7 @@ async def _ask(
     interval_s: float,
     now_boot_s: Callable[[], float],
     on_note: Callable[[str], None],
+    is_anothers: Callable[[], bool],
 ) -> str | None:
     assert record.readiness is not None
     began, allowed_s = _time_allowed(record, now_boot_s())
@@ -55,9 +58,9 @@ async def _ask(
                     loaded, note = result.ok, result.note
                 if loaded:
                     result = await prober.works(record.readiness)
-                    if result.ok:
+                    if result.ok and not await asyncio.to_thread(is_anothers):
                         return None
-                    note = result.note
+                    note = f"another shard answers at port {record.http_port}" if result.ok else result.note
         except TimeoutError:
             pass  # what the check before this last one said tells more
         on_note(note)

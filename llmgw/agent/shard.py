@@ -26,6 +26,7 @@ from llmgw.agent.processes import (
     ProcessInfo,
     belonging,
     is_alive,
+    listens_for_another,
     spawn,
 )
 from llmgw.agent.readiness import wait_for_answers
@@ -270,6 +271,13 @@ class Shard:
                 interval_s=self._host.health_interval_s,
                 now_boot_s=self._host.now_boot_s,
                 on_note=self._note,
+                is_anothers=partial(
+                    listens_for_another,
+                    self._host.address,
+                    record.http_port,
+                    record.spec.shard_id,
+                    self._host.work_dir,
+                ),
             )
             if too_late is not None:
                 return Failure(too_late)

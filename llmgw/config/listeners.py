@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
-
-import psutil
 
 from llmgw.config.addresses import HostPort, join_host_port, split_host_port
 from llmgw.config.errors import SentenceError
@@ -17,34 +16,34 @@ class ListenError(SentenceError):
     """An address that cannot be listened on."""
 
 
-def open_listener(host: str, port: int, *, setting: str = "listen") -> socket.socket:
-    """One listening socket on `host`:`port` (port 0: any free one), IPv4 first when a name has both.
+def open_listener(listen: HostPort, setting: str) -> socket.socket:
+    """A listening, non-blocking TCP socket on the first address of `listen` (port 0: any free one), IPv4 first.
 
-    `::` also takes IPv4. `setting` is the configuration key that a refused address is blamed on.
-    Raises ListenError with a sentence.
+    `::` also takes IPv4. `setting` is the configuration key or option to name in errors.
+    Raises ListenError.
     """
-    found = _resolve(host, port, setting)
-    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    host, port = split_host_port(listen)
+    found = sorted(_addresses(host, port, setting), key=lambda entry: entry[0] != socket.AF_INET)
     family, address = found[0]
     try:
-        return _listen(family, address, dual_stack=host == "::")
+        return _listen(family, address, v6only=host != "::")
     except OSError as error:
         raise ListenError(_sentence(error, str(address[0]), port, setting)) from None
 
 
 def open_listeners(listen: HostPort, setting: str) -> list[socket.socket]:
-    """One listening socket for each address that the host of `listen` has (`localhost` has two).
+    """The same on each address that the host of `listen` has (`localhost` has two). Port 0 is the same for all.
 
-    Port 0 takes a free one, the same for all. Raises ListenError with a sentence.
+    Raises ListenError.
     """
     host, port = split_host_port(listen)
     sockets: list[socket.socket] = []
     refused: ListenError | None = None
-    for family, address in _resolve(host, port, setting):
+    for family, address in _addresses(host, port, setting):
         if sockets and port == 0:
             port = sockets[0].getsockname()[1]
         try:
-            sockets.append(_listen(family, (address[0], port, *address[2:]), dual_stack=False))
+            sockets.append(_listen(family, (address[0], port, *address[2:]), v6only=True))
         except OSError as error:
             refused = ListenError(_sentence(error, str(address[0]), port, setting))
             # A machine without IPv6 still has `::1` for localhost in its hosts file.
@@ -64,26 +63,43 @@ def bound_address(sock: socket.socket) -> str:
     return join_host_port(str(name[0]), int(name[1])) if isinstance(name, tuple) else str(name)
 
 
-def _resolve(host: str, port: int, setting: str) -> list[tuple[int, tuple[object, ...]]]:
+def listening_process(port: int) -> str | None:
+    """`nginx (pid 812) listens there`, when this user may know."""
+    import psutil
+
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for connection in psutil.net_connections("tcp"):
+            if connection.status != psutil.CONN_LISTEN or not connection.pid or not connection.laddr:
+                continue
+            if connection.laddr.port == port:
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid}) listens there"
+    except (psutil.Error, OSError, RuntimeError):
+        pass
+    return None
+
+
+def _addresses(host: str, port: int, setting: str) -> list[tuple[int, tuple[object, ...]]]:
+    try:
+        found = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+        )
     except (OSError, UnicodeError):
         raise ListenError(
             f"{host!r} in {setting} is no address of this host, and no name that it knows"
         ) from None
-    return list(dict.fromkeys((int(family), tuple(address)) for family, _, _, _, address in found))
+    return list(dict.fromkeys((entry[0], entry[4]) for entry in found))
 
 
-def _listen(family: int, address: tuple[object, ...], *, dual_stack: bool) -> socket.socket:
+def _listen(family: int, address: tuple[object, ...], *, v6only: bool) -> socket.socket:
     # The protocol number is given because asyncio leaves Nagle's delay on for sockets made without it.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         # Without it a restarted server finds its own last connections in TIME_WAIT and calls the port busy.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted sockets inherit it on Linux (tcp(7)).
+        # Here because accepted sockets inherit it on Linux (tcp(7)).
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if dual_stack else 1)
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(v6only))
         sock.bind(address)
         sock.listen(BACKLOG)
         sock.setblocking(False)
@@ -95,23 +111,11 @@ def _listen(family: int, address: tuple[object, ...], *, dual_stack: bool) -> so
 
 def _sentence(error: OSError, host: str, port: int, setting: str) -> str:
     if error.errno == errno.EADDRINUSE:
-        who = _listening_process(port) or "another program listens there"
+        who = listening_process(port) or "another program listens there"
         return f"port {port} on {host} is busy: {who}; stop what listens there or set {setting}"
     if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
         return f"{host} is no address of this host; set {setting} to one of its own, or to 127.0.0.1:{port}"
     if error.errno == errno.EACCES:
         return f"port {port} needs root or CAP_NET_BIND_SERVICE; set {setting} to a port from 1024 up"
-    return f"cannot listen on {join_host_port(host, port)} ({error.strerror}); check {setting}"
-
-
-def _listening_process(port: int) -> str | None:
-    """`nginx (pid 812) listens there`, when this user may know."""
-    try:
-        for connection in psutil.net_connections("tcp"):
-            if connection.status != psutil.CONN_LISTEN or not connection.pid or not connection.laddr:
-                continue
-            if connection.laddr.port == port:
-                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid}) listens there"
-    except (psutil.Error, OSError, RuntimeError):
-        pass
-    return None
+    why = os.strerror(error.errno) if error.errno else str(error)
+    return f"cannot listen on {join_host_port(host, port)} ({why}); check {setting}"

@@ -36,7 +36,7 @@ def check_engines(node: Node) -> list[Finding]:
                 remedy="name those that are installed under engines in agent.yaml, for example llamacpp: {}",
             )
         ]
-    for offer in engine_offers(adapters, config):
+    for offer in engine_offers(adapters, [], config):
         if offer.problem is not None:
             what, _, remedy = offer.problem.partition("; ")
             findings.append(

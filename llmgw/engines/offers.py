@@ -11,9 +11,13 @@ from llmgw.engines.base import EngineAdapter
 from llmgw.messages.agent import EngineOffer
 
 
-def engine_offers(adapters: Sequence[EngineAdapter], config: AgentConfig) -> list[EngineOffer]:
-    """One offer an engine. Looks at files and starts nothing."""
-    return [EngineOffer(name=each.name, problem=program_problem(each, config)) for each in adapters]
+def engine_offers(
+    adapters: Sequence[EngineAdapter], missing: Sequence[str], config: AgentConfig
+) -> list[EngineOffer]:
+    """One offer an engine. Looks at files and starts nothing. `missing` are those without an adapter."""
+    offers = [EngineOffer(name=each.name, problem=program_problem(each, config)) for each in adapters]
+    unknown = "this version of llmgw has no adapter for it; remove it from engines in agent.yaml, or update llmgw"
+    return offers + [EngineOffer(name=name, problem=unknown) for name in missing]
 
 
 def program_problem(adapter: EngineAdapter, config: AgentConfig) -> str | None:

@@ -27,9 +27,6 @@ def offered(config: AgentConfig) -> list[EngineAdapter]:
 
 
 def missing(config: AgentConfig) -> list[str]:
-    """Engines that this node is configured to run and that this version has no adapter for, by name."""
-    return [
-        name
-        for name in sorted(type(config.engines).model_fields)
-        if name not in _ADAPTERS and getattr(config.engines, name) is not None
-    ]
+    """The engines that this node is configured to run and this version has no adapter for, by name."""
+    wanted = [name for name, engine in config.engines if engine is not None]
+    return sorted(name for name in wanted if name not in _ADAPTERS)

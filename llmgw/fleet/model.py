@@ -55,6 +55,7 @@ LOST = "lost"
 """A shard whose node is lost: it may still run, its GPUs are not offered."""
 GONE = "gone"
 """A shard of which nothing is left."""
+LAST_WORDS_MAX = 200
 
 
 @dataclass(slots=True)
@@ -160,6 +161,15 @@ class Shard:
     def over(self) -> bool:
         """True when nothing of it is left on its node."""
         return self.phase in (GONE, "stopped", "failed")
+
+    @property
+    def ending(self) -> str:
+        """Why it is over, and the last line that it wrote when it failed: engines say there what was wrong."""
+        why = self.reason or self.phase
+        last = next((line.strip() for line in reversed(self.output_tail) if line.strip()), "")
+        if self.phase != "failed" or not last or last in why:
+            return why
+        return f"{why}; its last words: {last if len(last) <= LAST_WORDS_MAX else last[:LAST_WORDS_MAX] + '…'}"
 
     @property
     def holds_gpus(self) -> bool:

@@ -22,8 +22,6 @@ from llmgw.fleet.model import (
 )
 from llmgw.messages.agent import LIVE_PHASES, HeldShard, Inventory, Register
 
-LAST_LINE_CHARS_MAX = 200
-
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
@@ -198,7 +196,7 @@ def _update(replica: Replica, shard: Shard, held: HeldShard, now: float) -> list
     shard.progress = held.progress
     if held.output_tail:
         shard.output_tail = held.output_tail
-    shard.reason = _reason(held)
+    shard.reason = held.reason
     shard.exit_code = held.exit_code
     if not changed:
         return []
@@ -206,18 +204,9 @@ def _update(replica: Replica, shard: Shard, held: HeldShard, now: float) -> list
     if was == LOST and replica.given_up and held.phase in LIVE_PHASES:
         replica.returned = True
     if held.phase in ("failed", "stopped"):
-        reason = f"rank {shard.spec.rank} on {shard.node_id}: {shard.reason or held.phase}"
+        reason = f"rank {shard.spec.rank} on {shard.node_id}: {shard.ending}"
         return [replica_event(replica, f"shard {held.phase}", reason)]
     return []
-
-
-def _reason(held: HeldShard) -> str | None:
-    """The agent's reason; of a failure also the engine's own last line, which is often the whole answer."""
-    said = next((line.strip() for line in reversed(held.output_tail) if line.strip()), "")
-    if held.phase != "failed" or not said or held.reason is None:
-        return held.reason
-    line = "".join(char if char.isprintable() else " " for char in said)
-    return f"{held.reason}; it said: {line[:LAST_LINE_CHARS_MAX]}"
 
 
 def _meet(fleet: Fleet, node: Node, held: HeldShard, now: float) -> list[Event]:

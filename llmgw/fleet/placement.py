@@ -130,11 +130,15 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """One reason to refuse a node. `lasting` is True when waiting alone will not help."""
+    """One reason to refuse a node. `lasting` is True when waiting alone will not help.
+
+    `detail` is what the node itself says about it, as a sentence, where it says something.
+    """
 
     reason: str
     refuses: Callable[[Node, Wanted, Room], bool]
     lasting: bool = False
+    detail: Callable[[Node, Wanted], str | None] = lambda node, wanted: None
 
 
 def _fewer_gpus(node: Node, wanted: Wanted, room: Room) -> bool:
@@ -158,6 +162,31 @@ def _engine_broken(node: Node, wanted: Wanted, room: Room) -> bool:
     return offer is not None and offer.problem is not None
 
 
+def _engines_offered(node: Node, wanted: Wanted) -> str:
+    offered = ", ".join(offer.name for offer in node.inventory.engines) or "no engine"
+    return f"offers {offered}, not {wanted.profile.engine}; see engines in its agent.yaml"
+
+
+def _engine_problem(node: Node, wanted: Wanted) -> str | None:
+    offer = node.engine(wanted.profile.engine)
+    return offer.problem if offer is not None else None
+
+
+def _gpus_there(node: Node, wanted: Wanted) -> str:
+    usable = sum(1 for gpu in node.gpus if gpu.usable)
+    broken = "; ".join(dict.fromkeys(gpu.reason for gpu in node.gpus if not gpu.usable and gpu.reason))
+    there = f"has {usable} usable GPUs of {len(node.gpus)}, wanted are {wanted.profile.gpus_per_node}"
+    return f"{there}: {broken}" if broken else there
+
+
+def _fabrics_there(node: Node, wanted: Wanted) -> str:
+    named = wanted.profile.fabric
+    offers = [offer for offer in node.inventory.fabrics if named in (None, offer.name)]
+    if not offers:
+        return f"does not declare {named}" if named is not None else "declares no fabric in its agent.yaml"
+    return "; ".join(f"{offer.name}: {offer.reason or 'usable'}" for offer in offers)
+
+
 # In the order in which they are asked: a node is refused by the first that holds.
 FILTERS: tuple[Filter, ...] = (
     Filter("has not registered since the server started", lambda n, w, r: n.state is NodeState.UNKNOWN),
@@ -165,11 +194,13 @@ FILTERS: tuple[Filter, ...] = (
     Filter("is unreachable", lambda n, w, r: n.state is NodeState.UNREACHABLE or not n.offered),
     Filter("is draining", lambda n, w, r: n.draining),
     Filter("is cordoned", lambda n, w, r: n.cordoned),
-    Filter("does not offer the engine", _engine_missing, lasting=True),
-    Filter("offers the engine, which cannot run there", _engine_broken, lasting=True),
-    Filter("has fewer usable GPUs than gpus_per_node", _fewer_gpus, lasting=True),
-    Filter("has no usable fabric for a replica of several nodes", _no_fabric, lasting=True),
-    Filter("is not on the fabric that the profile names", _other_fabric, lasting=True),
+    Filter("does not offer the engine", _engine_missing, lasting=True, detail=_engines_offered),
+    Filter("offers the engine, which cannot run there", _engine_broken, lasting=True, detail=_engine_problem),
+    Filter("has fewer usable GPUs than gpus_per_node", _fewer_gpus, lasting=True, detail=_gpus_there),
+    Filter(
+        "has no usable fabric for a replica of several nodes", _no_fabric, lasting=True, detail=_fabrics_there
+    ),
+    Filter("is not on the fabric that the profile names", _other_fabric, lasting=True, detail=_fabrics_there),
     # The node may be what the replica died of: its agent's silence only shows later.
     Filter("has not ended a shard of a failed replica yet", lambda n, w, r: n.node_id in r.ending),
     Filter("has too few free GPUs", lambda n, w, r: len(r.free(n)) < w.profile.gpus_per_node),
@@ -193,6 +224,8 @@ class Verdict:
     feasible: list[str] = field(default_factory=list)
     refused: dict[str, list[str]] = field(default_factory=dict)
     """Filter's sentence → nodes it refused."""
+    details: dict[str, str] = field(default_factory=dict)
+    """Node → what it says itself about the refusal, as a sentence."""
     reason: str = ""
     """Why there are no seats, in one sentence."""
 
@@ -220,6 +253,9 @@ def place(fleet: Fleet, wanted: Wanted, room: Room) -> Verdict:
             feasible.append(node)
         else:
             verdict.refused.setdefault(refused_by.reason, []).append(node.node_id)
+            detail = refused_by.detail(node, wanted)
+            if detail is not None:
+                verdict.details[node.node_id] = detail
     verdict.feasible = [node.node_id for node in feasible]
     chosen = _choose(feasible, wanted, room)
     if chosen is None:

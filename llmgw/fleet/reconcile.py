@@ -99,7 +99,7 @@ def _failures(sets: Sets, now: float, settings: FleetSettings) -> list[Action]:
                 reason = f"{shard.node_id} is lost"
                 actions.append(FailReplica(replica.replica_id, reason, penalty=False, given_up=True))
             elif shard.over:
-                reason = f"{where}: {shard.reason or shard.phase}"
+                reason = f"{where}: {shard.ending}"
                 # The agent says when a shard failed by itself; one that was let go is nobody's fault.
                 actions.append(FailReplica(replica.replica_id, reason, penalty=shard.phase == "failed"))
             elif shard.phase == COMMANDED and now - shard.since > settings.commanded_timeout_s:

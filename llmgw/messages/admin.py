@@ -120,6 +120,8 @@ class FilterTally(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: str
     nodes: list[str]
+    details: dict[str, str] = {}
+    """Node → what it says itself about it, as a sentence, where it says something."""
 
 
 class ExplainProfile(msgspec.Struct, frozen=True, kw_only=True):

@@ -111,6 +111,11 @@ def busy(message: str, retry_after_s: int = 1) -> ApiError:
     )
 
 
+def not_yet_known() -> ApiError:
+    """503 for a gateway that has no route table yet."""
+    return busy("This gateway has just started and does not know its models yet; try again.")
+
+
 def engine_failed(model: str, what: str, *, status: int = 502) -> ApiError:
     """502 or 504: engines were asked and none answered."""
     return ApiError(

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import msgspec
 
 from llmgw.messages.routes import ModelRoute
-from llmgw.router.errors import ApiError, render, unknown_model
+from llmgw.router.errors import ApiError, not_yet_known, render, unknown_model
 from llmgw.router.request import Request
 from llmgw.router.table import RoutingTable
 
@@ -45,6 +45,9 @@ def answer_locally(request: Request, table: RoutingTable, *, keep_alive: bool) -
         )
     if path == "/health":
         body = b'{"status":"ok"}'
+    elif table.snapshot is None:
+        # An empty list would be believed, and the models given up by whoever asked.
+        raise not_yet_known()
     elif path == MODELS_PATH:
         entries = [_entry(name, model.route) for name, model in sorted(table.models.items())]
         body = _encode({"object": "list", "data": entries})

@@ -24,6 +24,7 @@ from llmgw.config.errors import SentenceError
 from llmgw.config.listeners import BACKLOG, bound_address, open_listener
 from llmgw.messages.frames import ROUTER_LOCK, ROUTER_SOCKET, ROUTER_TABLE
 from llmgw.messages.routes import Hello
+from llmgw.messages.socket_paths import short_path
 from llmgw.router.control import ControlServer
 from llmgw.router.limits import Limits
 from llmgw.router.service import Service
@@ -33,8 +34,6 @@ log = logging.getLogger(__name__)
 
 # sd_listen_fds(3): the first descriptor that systemd passes on.
 _SYSTEMD_FIRST_FD = 3
-# sun_path of unix(7), without the NUL at its end.
-_SOCKET_PATH_BYTES_MAX = 107
 
 
 class StartError(SentenceError):
@@ -189,10 +188,10 @@ def _listeners(options: RouterOptions) -> list[socket.socket]:
     if options.listen is None:
         raise StartError("there is nothing to listen on; give --listen HOST:PORT")
     try:
-        host, port = split_host_port(options.listen)
+        split_host_port(options.listen)
     except ValueError as error:
         raise StartError(f"--listen: {error}") from None
-    return [open_listener(host, port, setting="--listen")]
+    return [open_listener(options.listen, "--listen")]
 
 
 def _systemd_sockets() -> list[socket.socket]:
@@ -220,16 +219,12 @@ def _inherited(descriptor: int) -> socket.socket:
 @contextlib.contextmanager
 def _control_socket(path: Path) -> Iterator[socket.socket]:
     """The bound Unix socket, 0600. The lock is ours, so that a file in its place is a dead router's."""
-    if len(os.fsencode(path)) > _SOCKET_PATH_BYTES_MAX:
-        raise StartError(
-            f"the path {path} is too long for a Unix socket ({_SOCKET_PATH_BYTES_MAX} bytes); "
-            "use a shorter state folder"
-        )
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
     try:
         path.unlink(missing_ok=True)
-        sock.bind(str(path))
+        with short_path(path) as bindable:
+            sock.bind(bindable)
         sock.setblocking(False)
     except OSError as error:
         sock.close()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from llmgw.messages.routes import Outcome, RouteTable
 from llmgw.router.client import ClientConnection
-from llmgw.router.errors import ApiError, busy, unknown_model
+from llmgw.router.errors import ApiError, not_yet_known, unknown_model
 from llmgw.router.exchange import Exchange
 from llmgw.router.fields import read_fields
 from llmgw.router.limits import SWEEP_S, UPSTREAM_IDLE_S, Limits
@@ -52,7 +52,7 @@ class Service:
             model = self.table.models.get(name)
             if model is None:
                 if self.table.snapshot is None:
-                    raise busy("This gateway has just started and does not know its models yet; try again.")
+                    raise not_yet_known()
                 raise unknown_model(name, sorted(self.table.models))
             return Exchange(self, client, request, model, stream)
         except ApiError as error:

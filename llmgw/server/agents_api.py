@@ -34,6 +34,9 @@ from llmgw.server.peer_protocol import client_cert_der
 
 log = structlog.get_logger("agents")
 
+NOTE_EVERY_S = 60.0
+NOTED_MAX = 4096
+
 Message = TypeVar("Message", Register, Poll, Report, Renew)
 
 
@@ -52,6 +55,8 @@ class AgentsApi:
         self._revocations = revocations
         self._renewer = renewer
         self._server_version = server_version
+        self._noted: dict[tuple[str, str], float] = {}
+        """(node or address, code) → when it was last written into the log."""
         self._decoders: dict[type, msgspec.json.Decoder[Any]] = {
             kind: msgspec.json.Decoder(kind) for kind in (Register, Poll, Report, Renew)
         }
@@ -125,24 +130,40 @@ class AgentsApi:
     def _check_session(self, session: str, peer: Peer) -> None:
         if self._hub.node_of(session) != peer.node_id:
             raise HubError(403, "identity", f"this session is not {peer.node_id}'s")
-        self._hub.certificate_seen(peer.node_id, peer.not_after)
+        self._hub.certificate_shown(peer.node_id, peer.not_after)
 
     async def _guarded(
         self, request: Request, answer: Callable[[Request, Peer], Awaitable[msgspec.Struct]]
     ) -> Response:
+        peer = None
         try:
             peer = self._prove(request)
             body = msgspec.json.encode(await answer(request, peer))
             return Response(body, media_type="application/json")
         except HubError as error:
+            self._note(request, peer, error)
             return _refuse(error.status, error.code, error.message)
         except ClientDisconnect:
             return Response(status_code=499)
         except PkiError as error:
+            self._note(request, peer, HubError(403, "certificate", str(error)))
             return _refuse(403, "certificate", str(error))
         except Exception:
             log.exception("a call of an agent failed", path=request.url.path)
             return _refuse(500, "internal", "the server failed on this call; its log says why")
+
+    def _note(self, request: Request, peer: Peer | None, error: HubError) -> None:
+        """Say a refusal here too, where an operator looks; agents try for ever, so not each time."""
+        if error.status == 410 or error.code == "older_life":
+            return  # the first is part of every restart, the second the hub tells
+        client = request.client.host if request.client is not None else "?"
+        refused, now = (peer.node_id if peer is not None else client, error.code), time.monotonic()
+        if now - self._noted.get(refused, -NOTE_EVERY_S) < NOTE_EVERY_S:
+            return
+        if len(self._noted) >= NOTED_MAX:
+            self._noted.clear()
+        self._noted[refused] = now
+        log.warning("refused", call=request.url.path, client=client, certificate=refused[0], reason=error.message)
 
     def _prove(self, request: Request) -> Peer:
         der = client_cert_der(request.scope)
@@ -151,7 +172,6 @@ class AgentsApi:
         peer = peer_from_der(der)
         refusal = self._revocations.refusal(peer) if self._revocations is not None else None
         if refusal is not None:
-            log.warning("revoked certificate refused", node=peer.node_id)
             raise HubError(403, "revoked", refusal)
         return peer
 

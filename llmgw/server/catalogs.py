@@ -94,8 +94,9 @@ def _read_key(model: str, file: str | None, beside: Path | None) -> str | None:
     try:
         key = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
         raise CatalogError(
-            f"the key file {path} of model {model!r} cannot be read ({error}); "
+            f"the key file {path} of model {model!r} cannot be read ({why}); "
             "make it readable or correct api_key_file"
         ) from None
     if not key or not key.isprintable() or len(key) > 4096:

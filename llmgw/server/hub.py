@@ -55,6 +55,8 @@ ROUNDS_MAX = 200
 """Rounds of reconcile in one turn. More is a decision that does not take; it is logged and tried again later."""
 FAILURES_KEPT = 200
 LOG_REQUESTS_MAX = 256
+CLONE_SHOWN_S = 300.0
+"""A clone's agent tries for ever: one that was not heard for so long has been put right."""
 
 
 class HubError(Exception):
@@ -118,6 +120,14 @@ class Failure:
     shards: dict[int, FailedShard] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """A second machine under one identity: the sentence with which it was refused, and when (monotonic)."""
+
+    sentence: str
+    at: float
+
+
 class Hub:
     """The control plane's state and its verbs."""
 
@@ -145,8 +155,8 @@ class Hub:
         self.fleet = Fleet(nodes={node.node_id: node for node in known_nodes})
         self.lives: dict[str, Life] = dict(known_lives or {})
         self.failures: OrderedDict[str, Failure] = OrderedDict()
-        self.clones: dict[str, str] = {}
-        """Node id → the sentence with which a cloned machine was last refused."""
+        self.clones: dict[str, Clone] = {}
+        """Node id → the cloned machine that was last refused."""
         self.requests = RequestTally()
         """What clients got, as the routers told it."""
         self.table: RouteTable | None = None
@@ -174,10 +184,10 @@ class Hub:
         still_speaks = node is not None and speaks(self.fleet, node, now, self.settings)
         refusal = refuse_life(self.lives.get(message.node_id), message, still_speaks=still_speaks)
         if refusal is not None:
-            if self.lives[message.node_id].boot_id != message.boot_id and message.node_id not in self.clones:
-                self._keep([node_event(message.node_id, "clone refused", refusal)])
             if self.lives[message.node_id].boot_id != message.boot_id:
-                self.clones[message.node_id] = refusal
+                if not self._cloned(message.node_id):
+                    self._keep([node_event(message.node_id, "clone refused", refusal)])
+                self.clones[message.node_id] = Clone(refusal, now)
             log.warning("registration refused", node=message.node_id, reason=refusal)
             raise HubError(409, "older_life", refusal)
         self.clones.pop(message.node_id, None)
@@ -202,9 +212,11 @@ class Hub:
             raise HubError(410, "session_over", "this session is unknown or superseded; register again")
         return node_id
 
-    def certificate_seen(self, node_id: str, expires_at: float) -> None:
-        """The certificate that a node's connection proves it by: an agent renews it in the midst of a session."""
-        self.fleet.nodes[node_id].certificate_expires_at = expires_at
+    def certificate_shown(self, node_id: str, not_after: float) -> None:
+        """A session goes on over a certificate that holds until then (epoch seconds): maybe a renewed one."""
+        node = self.fleet.nodes[node_id]
+        # Connections with the earlier one may end later than the first with its successor begins.
+        node.certificate_expires_at = max(node.certificate_expires_at or 0.0, not_after)
 
     async def poll(self, session: str, acked: int, wait_s: float) -> list[Command]:
         """Commands after `acked`, waiting up to `wait_s` for one. Raises HubError 410."""
@@ -387,17 +399,7 @@ class Hub:
 
     def findings(self) -> list[Finding]:
         """What is wrong with the fleet as a whole."""
-        found = [
-            Finding(
-                check="cloned-machine",
-                severity="error",
-                where=node_id,
-                what=sentence,
-                why="two machines under one identity would use each other's commands",
-                remedy="give the clone its own host name, then `llmgw ctl cert issue-client` and start its agent",
-            )
-            for node_id, sentence in self.clones.items()
-        ]
+        found = [finding for node in self.fleet.nodes.values() for finding in self.node_findings(node)]
         if self.fleet.doubted:
             nodes = ", ".join(sorted(self.fleet.doubted))
             found.append(
@@ -410,22 +412,40 @@ class Hub:
                     remedy="check this network; `llmgw ctl node remove NODE` for those that are really gone",
                 )
             )
-        for node in self.fleet.nodes.values():
-            if node.suspect is not None:
-                found.append(
-                    Finding(
-                        check="suspect-node",
-                        severity="warning",
-                        where=node.node_id,
-                        what=f"{node.node_id} is placed on last: {node.suspect}",
-                        why="what fails here and runs elsewhere is often the machine's fault",
-                        remedy=f"run `llmgw doctor` there; `llmgw ctl cordon {node.node_id}` keeps it out",
-                    )
-                )
-            found += node.inventory.findings
         return found
 
+    def node_findings(self, node: Node) -> list[Finding]:
+        """What is wrong with a node, by its own account and by ours."""
+        found = []
+        if self._cloned(node.node_id):
+            found.append(
+                Finding(
+                    check="cloned-machine",
+                    severity="error",
+                    where=node.node_id,
+                    what=self.clones[node.node_id].sentence,
+                    why="two machines under one identity would use each other's commands",
+                    remedy="give the clone a host name of its own, then `llmgw ctl cert issue-client`",
+                )
+            )
+        if node.suspect is not None:
+            found.append(
+                Finding(
+                    check="suspect-node",
+                    severity="warning",
+                    where=node.node_id,
+                    what=f"{node.node_id} is placed on last: {node.suspect}",
+                    why="what fails here and runs elsewhere is often the machine's fault",
+                    remedy=f"run `llmgw doctor` there; `llmgw ctl cordon {node.node_id}` keeps it out",
+                )
+            )
+        return [*found, *node.inventory.findings]
+
     # Inside.
+
+    def _cloned(self, node_id: str) -> bool:
+        clone = self.clones.get(node_id)
+        return clone is not None and self.clock.monotonic() - clone.at < CLONE_SHOWN_S
 
     def _heard(self, node_id: str) -> None:
         events = heard(self.fleet, node_id, self.clock.monotonic())

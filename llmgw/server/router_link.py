@@ -10,6 +10,7 @@ from pathlib import Path
 
 from llmgw.messages.frames import ROUTER_SOCKET, FrameError, FrameReader, encode_frame
 from llmgw.messages.routes import FromRouter, FromServer, Hello, RouteTable, StopRouter, Telemetry
+from llmgw.messages.socket_paths import short_path
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,8 @@ class RouterLink:
             await asyncio.sleep(self._reconnect_s)
 
     async def _converse(self) -> None:
-        reader, writer = await asyncio.open_unix_connection(str(self._path))
+        with short_path(self._path) as path:
+            reader, writer = await asyncio.open_unix_connection(path)
         sender: asyncio.Task[None] | None = None
         try:
             frames: FrameReader[FromRouter] = FrameReader(FromRouter)

@@ -8,11 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from llmgw.config.listeners import ListenError, bound_address, open_listener
 from llmgw.config.server import RouterSettings
 from llmgw.messages.frames import ROUTER_LOG
-
-__all__ = ["ListenError", "bound_address", "open_listener", "start_router"]
 
 PROGRAM = (sys.executable, "-m", "llmgw", "router")
 

@@ -13,10 +13,11 @@ import structlog
 
 import llmgw
 from llmgw.config.addresses import split_host_port
+from llmgw.config.errors import SentenceError
 from llmgw.config.listeners import bound_address, open_listener
 from llmgw.config.server import ServerConfig
 from llmgw.messages.findings import Finding
-from llmgw.messages.frames import ROUTER_LOCK
+from llmgw.messages.frames import ROUTER_LOCK, ROUTER_LOG
 from llmgw.messages.routes import Hello, RouteTable, Telemetry
 from llmgw.server.hub import Hub
 from llmgw.server.router_link import RouterLink
@@ -27,6 +28,10 @@ log = structlog.get_logger("routers")
 HELLO_WAIT_S = 15.0
 WATCH_S = 0.5
 RESTART_BACKOFF_S = 2.0
+
+
+class RouterError(SentenceError):
+    """The gateway cannot serve."""
 
 
 class Routers:
@@ -52,13 +57,16 @@ class Routers:
             self._open_listener()
 
     async def start(self, hub: Hub) -> None:
-        """Connect; import the table of a router that lives, or start one. Then routes are released."""
+        """Connect; import the table of a router that lives, or start one. Then routes are released.
+
+        Raises RouterError when the one that was started ends at once.
+        """
         self._hub = hub
         if self._listener is not None:
             self._launch()
         self._tasks.append(asyncio.create_task(self.link.run(), name="router-link"))
         try:
-            await asyncio.wait_for(self._greeted.wait(), HELLO_WAIT_S)
+            await asyncio.wait_for(self._until_greeted(), HELLO_WAIT_S)
         except TimeoutError:
             log.error("the router does not greet", after_s=HELLO_WAIT_S, log=str(self._state / "router.log"))
         hub.release_routes()
@@ -132,9 +140,28 @@ class Routers:
 
     # Inside.
 
+    async def _until_greeted(self) -> None:
+        greeted = asyncio.create_task(self._greeted.wait())
+        try:
+            while not greeted.done():
+                await asyncio.wait([greeted], timeout=WATCH_S)
+                if self._process is not None and self._process.poll() is not None and not greeted.done():
+                    raise RouterError(f"the router ended at once: {self._last_words()}")
+        finally:
+            greeted.cancel()
+
+    def _last_words(self) -> str:
+        path = self._state / ROUTER_LOG
+        try:
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - 4096))
+                lines = file.read().decode(errors="replace").split("\n")
+        except OSError as error:
+            return f"its log {path} cannot be read ({error.strerror})"
+        return next((line for line in reversed(lines) if line.strip()), f"its log {path} is empty")
+
     def _open_listener(self) -> None:
-        host, port = split_host_port(self._config.listen)
-        self._listener = open_listener(host, port)
+        self._listener = open_listener(self._config.listen, "listen")
 
     def _launch(self) -> None:
         if self._listener is None:

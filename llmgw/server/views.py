@@ -140,7 +140,7 @@ def _node(hub: Hub, node: Node, used: set[str]) -> NodeView:
             f"{offer.name} ({offer.problem})" if offer.problem else offer.name for offer in node.inventory.engines
         ],
         replicas=sorted({replica.replica_id for replica, _ in hub.fleet.shards_on(node.node_id)}),
-        findings=node.inventory.findings,
+        findings=hub.node_findings(node),
     )
 
 
@@ -251,7 +251,14 @@ def _explain(hub: Hub, model: CatalogModel, profile: Profile) -> ExplainProfile:
         summary=summary,
         placed={replica.replica_id: replica.node_ids for replica in replicas if replica.live},
         feasible=verdict.feasible,
-        refused=[FilterTally(reason=reason, nodes=nodes) for reason, nodes in verdict.refused.items()],
+        refused=[
+            FilterTally(
+                reason=reason,
+                nodes=nodes,
+                details={node: verdict.details[node] for node in nodes if node in verdict.details},
+            )
+            for reason, nodes in verdict.refused.items()
+        ],
         retry_in_s=round(wait_s, 1) if wait_s > 0 else None,
         last_failure=backoff.reason if backoff is not None else None,
     )

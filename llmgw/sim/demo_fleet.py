@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -27,6 +28,7 @@ import yaml
 from llmgw.config.addresses import join_host_port
 from llmgw.config.errors import SentenceError
 from llmgw.pki.authority import Authority
+from llmgw.sim.claims import ClaimError, claim, free_port
 from llmgw.sim.hardware import HARDWARE_ENV, write_hardware
 from llmgw.sim.power import pointer_path, power_off, processes_of
 
@@ -36,7 +38,8 @@ NODES: dict[str, tuple[str, str]] = {
     "node03": ("127.0.0.13", "ib-b"),
     "node04": ("127.0.0.14", "ib-b"),
 }
-"""Node → (address, fabric). Each node has a loopback address of its own, so that ports never collide."""
+"""Node → (address, fabric). Each node has a loopback address of its own, so that ports never collide; a second
+demo on this machine has them in another 127.0.N."""
 
 SERVER_START_S = 30.0
 
@@ -63,6 +66,10 @@ class DemoOptions:
     api_port: int = 8080
     admin_port: int = 8081
     agents_port: int = 8443
+    host: str = "127.0.0.1"
+    """The loopback address that the server listens on."""
+    nodes: dict[str, tuple[str, str]] = field(default_factory=lambda: dict(NODES))
+    """Node → (address, fabric), before a running demo's addresses are stepped around."""
 
 
 @dataclass
@@ -73,8 +80,12 @@ class DemoFleet:
     folder: Path = field(init=False)
     api: str = field(init=False)
     admin: str = field(init=False)
+    agents: str = field(init=False)
+    nodes: dict[str, tuple[str, str]] = field(init=False)
+    """Node → (address, fabric)."""
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _client: httpx.AsyncClient | None = None
+    _claims: list[socket.socket] = field(default_factory=list)
 
     # Coming up.
 
@@ -85,27 +96,38 @@ class DemoFleet:
             self.folder.mkdir(parents=True, exist_ok=False)
         else:
             self.folder = Path(tempfile.mkdtemp(prefix="llmgw-demo-"))
-        ports = [free_port(p) for p in (self.options.api_port, self.options.admin_port, self.options.agents_port)]
-        self.api = f"http://127.0.0.1:{ports[0]}"
-        self.admin = f"http://127.0.0.1:{ports[1]}"
+        host = self.options.host
+        ports = []
+        for preferred in (self.options.api_port, self.options.admin_port, self.options.agents_port):
+            port, claimed = free_port(host, preferred)
+            ports.append(port)
+            self._claims.append(claimed)
+        self.api = f"http://{join_host_port(host, ports[0])}"
+        self.admin = f"http://{join_host_port(host, ports[1])}"
+        self.agents = f"https://{join_host_port(host, ports[2])}"
+        self.nodes = self._claim_addresses()
         now = time.time()
         authority = Authority.create(
-            self.folder / "pki", name="llmgw demo", permit_dns=["localhost"], permit_ip=["127.0.0.0/8"], now=now
+            self.folder / "pki",
+            name="llmgw demo",
+            permit_dns=["localhost"],
+            permit_ip=["127.0.0.0/8", "::1/128"],
+            now=now,
         )
-        server = authority.issue_server(["127.0.0.1", "localhost"], now)
+        server = authority.issue_server([host, "localhost"], now)
         write_private(self.folder / "server.pem", server.cert_pem)
         write_private(self.folder / "server-key.pem", server.key_pem)
         write_private(self.folder / "renewal.pem", authority.renewal_cert_pem)
         write_private(self.folder / "renewal-key.pem", authority.renewal_key_pem)
-        for node, (address, fabric) in NODES.items():
-            self._prepare_node(authority, node, address, fabric, ports[2], now)
+        for node, (address, fabric) in self.nodes.items():
+            self._prepare_node(authority, node, address, fabric, now)
         write_private(self.folder / "server.yaml", yaml.safe_dump(self._server_config(ports), sort_keys=False))
 
     async def start(self) -> None:
         """Start agents and server; returns when the admin API answers. Raises DemoError."""
         # The agents first: they are dialling when the server opens, so that it knows them all when its short
         # settling ends, and places on the whole fleet.
-        for node in NODES:
+        for node in self.nodes:
             self.start_agent(node)
         await self._wait_until_agents_dial()
         self.start_server()
@@ -114,7 +136,7 @@ class DemoFleet:
 
     async def _wait_until_agents_dial(self) -> None:
         deadline = time.monotonic() + SERVER_START_S
-        waiting = set(NODES)
+        waiting = set(self.nodes)
         while waiting and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
             for node in list(waiting):
@@ -181,7 +203,7 @@ class DemoFleet:
         """Engine processes of a node (or all): pid → shard id."""
         return {
             pid: what
-            for name in ([node] if node else NODES)
+            for name in ([node] if node else self.nodes)
             for pid, what in processes_of(self.folder, name).items()
             if what != "agent"
         }
@@ -215,6 +237,8 @@ class DemoFleet:
             kill_all(left, signal.SIGKILL)
             await asyncio.sleep(0.05)
         self._remove_pointer()
+        for claimed in self._claims:
+            claimed.close()
         if not self.options.keep and self.options.folder is None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -233,7 +257,7 @@ class DemoFleet:
                 command = process.cmdline()
             except (psutil.Error, OSError):
                 continue
-            if "router" in command and str(self.state) in command:
+            if "router" in command and f"--state={self.state}" in command:
                 found.append(process.pid)
         return found
 
@@ -251,9 +275,7 @@ class DemoFleet:
                 cwd=self.folder,
             )
 
-    def _prepare_node(
-        self, authority: Authority, node: str, address: str, fabric: str, agents_port: int, now: float
-    ) -> None:
+    def _prepare_node(self, authority: Authority, node: str, address: str, fabric: str, now: float) -> None:
         home = self.folder / node
         home.mkdir()
         hardware = write_hardware(home / "hardware", gpus=8, adapters=2, rate_gbps=400, node=node)
@@ -266,7 +288,7 @@ class DemoFleet:
             engines["llamacpp"] = {"bin": self.options.llama_server or "llama-server", "parallel": 2}
         config = {
             "node_id": node,
-            "server": f"https://127.0.0.1:{agents_port}",
+            "server": self.agents,
             "tls": {
                 "ca": str(home / "ca.pem"),
                 "cert": str(home / "agent.pem"),
@@ -283,7 +305,24 @@ class DemoFleet:
         }
         write_private(home / "agent.yaml", yaml.safe_dump(config, sort_keys=False))
 
+    def _claim_addresses(self) -> dict[str, tuple[str, str]]:
+        """The nodes, with addresses that no other running demo has."""
+        for network in range(256):
+            nodes = {
+                node: (re.sub(r"^127\.0\.0\.", f"127.0.{network}.", address), fabric)
+                for node, (address, fabric) in self.options.nodes.items()
+            }
+            claims = [claim(address) for address in {address for address, _ in nodes.values()}]
+            held = [one for one in claims if one is not None]
+            if len(held) == len(claims):
+                self._claims += held
+                return nodes
+            for one in held:
+                one.close()
+        raise ClaimError("other demos have all loopback addresses; end one of them")
+
     def _server_config(self, ports: list[int]) -> dict[str, Any]:
+        host = self.options.host
         args = ["--load-s", f"{self.options.load_s:g}", "--tokens-per-s", f"{self.options.tokens_per_s:g}"]
         models: list[dict[str, Any]] = [
             {
@@ -326,9 +365,9 @@ class DemoFleet:
             "renewal_key": str(self.folder / "renewal-key.pem"),
         }
         return {
-            "listen": join_host_port("127.0.0.1", ports[0]),
-            "admin": {"listen": join_host_port("127.0.0.1", ports[1])},
-            "agents": {"listen": join_host_port("127.0.0.1", ports[2]), "tls": tls},
+            "listen": join_host_port(host, ports[0]),
+            "admin": {"listen": join_host_port(host, ports[1])},
+            "agents": {"listen": join_host_port(host, ports[2]), "tls": tls},
             "state": str(self.state),
             "liveness": {"settle": f"{self.options.settle_s:g}s"},
             "router": {"drain_grace": "20s"},
@@ -350,19 +389,6 @@ class DemoFleet:
                 pointer_path().unlink()
         except (OSError, ValueError):
             pass
-
-
-def free_port(preferred: int) -> int:
-    """The preferred port of 127.0.0.1 if nobody listens there, else any free one."""
-    for port in (preferred, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-                return int(probe.getsockname()[1])
-            except OSError:
-                continue
-    raise DemoError("no TCP port of 127.0.0.1 is free")
 
 
 def write_private(path: Path, text: str) -> None:

@@ -24,10 +24,11 @@ async def render(fleet: DemoFleet) -> Group:
 
 def hints(fleet: DemoFleet) -> Panel:
     """What to type in another terminal."""
+    victim = sorted(fleet.nodes)[:2][-1]
     lines = [
         "In another terminal:",
         "  llmgw ctl nodes      llmgw ctl replicas      llmgw ctl explain demo/big      llmgw ctl history",
-        "  llmgw sim power-off node02      and watch its replicas return on the fabric that can hold them",
+        f"  llmgw sim power-off {victim}      and watch its replicas return on the fabric that can hold them",
         "Ctrl-C ends everything.",
     ]
     return Panel(Text("\n".join(lines)), title=f"API {fleet.api}/v1   admin {fleet.admin}", title_align="left")

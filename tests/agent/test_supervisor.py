@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -227,6 +229,29 @@ def test_a_200_from_health_is_not_ready_while_the_one_token_request_fails(tmp_pa
             assert failed.reason is not None
             assert "loaded but answered no one-token request within 1 s" in failed.reason
             assert "core dead" in failed.reason
+
+    run(test)
+
+
+def test_the_answers_of_another_shard_at_its_port_do_not_make_it_ready(tmp_path: Path) -> None:
+    """Two agents on one machine may choose one port in the same moment; one of their engines then loses."""
+
+    async def test() -> None:
+        async with running(tmp_path) as node:
+            await node.supervisor.start(make_spec("r1-0", "loads-for-ever", load_timeout_s=2.0))
+            port = (await node.reach("starting")).http_port
+            other = subprocess.Popen(  # noqa: ASYNC220 - a fork takes a moment
+                [sys.executable, str(Path(__file__).parent / "engine_program.py"), "--port", str(port)],
+                env={**os.environ, "LLMGW_SHARD": "other-0", "LLMGW_WORK_DIR": "/elsewhere"},
+                cwd=tmp_path,
+            )
+            try:
+                failed = await node.reach("failed")
+            finally:
+                other.kill()
+                other.wait()
+            assert failed.reason is not None
+            assert f"another shard answers at port {port}" in failed.reason
 
     run(test)
 

@@ -143,7 +143,7 @@ def test_a_node_shows_how_long_its_certificate_holds_and_warns_before_it_ends(
         (["scale", "elsewhere", "1"], "static endpoints"),
         (["restart", "chat"], "begins several replicas: chat-large-1a2b, chat-small-3c4d"),
         (["restart", "nothing"], "there is no replica 'nothing'; known: chat-large-1a2b"),
-        (["logs", ""], "there is no replica ''"),
+        (["logs", ""], "'' is not a name"),
         (["nodes", "node99"], "there is no node 'node99'; known: node01, node02"),
         (["cordon", "node99"], "known: node01, node02"),
         (["cordon", "a/b"], "there is no route"),

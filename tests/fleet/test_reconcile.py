@@ -264,8 +264,8 @@ def test_a_failure_s_reason_ends_with_the_engine_s_own_last_line(world: World) -
     machine = world.machines[world.fleet.replicas[replica_id].node_ids[0]]
     world.crash_engine(machine, f"{replica_id}.0")
     held = machine.held[f"{replica_id}.0"]
-    tail = ["loading", "CUDA error: \x1b[31mout of memory", "  "]
+    tail = ["loading", "CUDA error: out of memory", "  "]
     machine.held[f"{replica_id}.0"] = msgspec.structs.replace(held, output_tail=tail)
     world.run(1)
     reason = next(e.reason for e in world.events if e.subject == replica_id and e.event == "failed")
-    assert reason.endswith("engine exited with code 1; it said: CUDA error:  [31mout of memory")
+    assert reason.endswith("engine exited with code 1; its last words: CUDA error: out of memory")

@@ -10,10 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
+from llmgw.config.listeners import ListenError, bound_address, open_listener
 from llmgw.config.server import RouterSettings
-from llmgw.server.router_process import ListenError, bound_address, open_listener, start_router
+from llmgw.server.router_process import start_router
 from tests.router.support import PROGRAM, Client, Fleet, fleet_of, hang, plain, post, until
 
 
@@ -30,12 +32,14 @@ def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_a_busy_port_is_named_in_a_sentence(tmp_path: Path) -> None:
-    with open_listener("127.0.0.1", 0) as taken:
+    with open_listener("127.0.0.1:0", "listen") as taken:
         address = bound_address(taken)
         said = one_sentence(run(f"--state={tmp_path}", f"--listen={address}"))
-        assert f"port {address.rpartition(':')[2]} on 127.0.0.1 is busy" in said
-        with pytest.raises(ListenError, match="is busy"):
-            open_listener("127.0.0.1", taken.getsockname()[1])
+        assert f"port {taken.getsockname()[1]} on 127.0.0.1 is busy" in said
+        assert f"(pid {os.getpid()}) listens there" in said
+        assert "set --listen" in said
+        with pytest.raises(ListenError, match="set listen"):
+            open_listener(address, "listen")
 
 
 @pytest.mark.parametrize(
@@ -57,7 +61,6 @@ def test_an_address_that_is_not_ours_is_named_in_a_sentence(tmp_path: Path, list
         (["--listen-fd=0"], "descriptor 0"),
         (["--listen-fd=77"], "descriptor 77"),
         (["--listen=127.0.0.1:0", "--state=/proc/nowhere"], "state folder"),
-        (["--listen=127.0.0.1:0", "--state={tmp}/" + "x" * 120], "too long for a Unix socket"),
     ],
 )
 def test_a_start_that_cannot_be_says_why(tmp_path: Path, arguments: list[str], said: str) -> None:
@@ -137,8 +140,9 @@ def test_a_started_router_inherits_the_socket_ignores_ctrl_c_and_survives_its_pa
         "import sys, time\n"
         "from pathlib import Path\n"
         "from llmgw.config.server import RouterSettings\n"
-        "from llmgw.server.router_process import bound_address, open_listener, start_router\n"
-        "sock = open_listener('127.0.0.1', 0)\n"
+        "from llmgw.config.listeners import bound_address, open_listener\n"
+        "from llmgw.server.router_process import start_router\n"
+        "sock = open_listener('127.0.0.1:0', 'listen')\n"
         f"child = start_router(Path({str(state)!r}), sock, RouterSettings())\n"
         "print(child.pid, bound_address(sock), flush=True)\n"
         "time.sleep(60)\n"
@@ -169,7 +173,7 @@ def test_a_started_router_inherits_the_socket_ignores_ctrl_c_and_survives_its_pa
 
 def test_a_replacement_takes_over_the_socket_while_clients_queue_on_it(tmp_path: Path) -> None:
     async def main() -> None:
-        with open_listener("127.0.0.1", 0) as sock:
+        with open_listener("127.0.0.1:0", "listen") as sock:
             address = sock.getsockname()
             first = start_router(tmp_path, sock, RouterSettings())
             log = tmp_path / "router.log"
@@ -188,7 +192,7 @@ def test_a_replacement_takes_over_the_socket_while_clients_queue_on_it(tmp_path:
 
 
 def test_sockets_from_systemd_are_used(tmp_path: Path) -> None:
-    sock = open_listener("::1", 0)
+    sock = open_listener("[::1]:0", "listen")
     code = (
         "import os, sys\n"
         "os.dup2(int(sys.argv[1]), 3)\n"
@@ -320,3 +324,12 @@ def test_without_uvloop_the_standard_loop_serves(new_router) -> None:
             await until(lambda: router.process.poll() == 0, "it has ended")
 
     asyncio.run(main())
+
+
+def test_a_router_without_a_table_lists_no_models_rather_than_none(new_router) -> None:
+    router = asyncio.run(new_router().serving())
+    answer = httpx.get(f"http://127.0.0.1:{router.port}/v1/models", trust_env=False)
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"]
+    assert "does not know its models yet" in answer.json()["error"]["message"]
+    assert httpx.get(f"http://127.0.0.1:{router.port}/health", trust_env=False).status_code == 200

@@ -127,7 +127,7 @@ def test_certificates_count_down_and_a_renewed_one_is_taken_up_in_the_midst_of_a
     text = world.text()
     assert value(text, "llmgw_certificate_seconds_left", name="gw.lan", kind="server") == -5
     assert value(text, "llmgw_certificate_seconds_left", name="node01", kind="node") == 3600
-    world.hub.certificate_seen(world.hub.node_of(session), NOW + 9000)
+    world.hub.certificate_shown(world.hub.node_of(session), NOW + 9000)
     assert value(world.text(), "llmgw_certificate_seconds_left", name="node01", kind="node") == 9000
 
 

@@ -92,3 +92,14 @@ def _print_profile(profile: ExplainProfile) -> None:
         print()
         rows = [[str(len(t.nodes)), cells.text(t.reason), cells.listed(t.nodes)] for t in profile.refused]
         print_table(["nodes", "refused because", "which"], rows)
+        for sentence, nodes in _details(profile).items():
+            print(f"  {cells.listed(nodes)}: {cells.text(sentence)}")
+
+
+def _details(profile: ExplainProfile) -> dict[str, list[str]]:
+    """What nodes say about being refused → the nodes that say it."""
+    found: dict[str, list[str]] = {}
+    for tally in profile.refused:
+        for node, sentence in tally.details.items():
+            found.setdefault(sentence, []).append(node)
+    return found

@@ -85,7 +85,7 @@ def undrain(ctl: Ctl, node: NODE) -> None:
 def remove(
     ctl: Ctl, node: NODE, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False
 ) -> None:
-    """Remove a node for good, also one that never comes back; its certificates are revoked."""
+    """Remove a node for good, also one that never comes back. To keep it out: `llmgw ctl cert revoke NODE`."""
     from llmgw.messages.admin import NodeView
 
     with ctl.connect() as api:

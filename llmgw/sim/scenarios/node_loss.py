@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from llmgw.sim.demo_fleet import NODES, DemoFleet
+from llmgw.sim.demo_fleet import DemoFleet
 from llmgw.sim.load import Load, Request, run_request
 from llmgw.sim.scenarios.judge import Judge, listening_shards, ready_replicas, wait_all_ready
 
@@ -111,7 +111,7 @@ async def _judge_placement(fleet: DemoFleet, judge: Judge, before: set[str]) -> 
     new = [replica for replica in await ready_replicas(fleet) if replica["replica_id"] not in before]
     judge.expect(bool(new), "replacements stand")
     for replica in new:
-        fabrics = {NODES[node][1] for node in replica["nodes"]}
+        fabrics = {fleet.nodes[node][1] for node in replica["nodes"]}
         judge.expect(
             len(fabrics) == 1 and VICTIM not in replica["nodes"],
             f"{replica['replica_id']} is wholly on {', '.join(sorted(fabrics))}: {', '.join(replica['nodes'])}",
