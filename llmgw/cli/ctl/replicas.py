@@ -62,8 +62,6 @@ def resolve_ended(api: AdminClient, text: str) -> str:
     try:
         return resolve(api, text)
     except SentenceError:
-        if not text:
-            raise
         return text
 
 
