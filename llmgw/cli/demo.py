@@ -11,7 +11,10 @@ import typer
 def demo(
     scenario: Annotated[
         str | None,
-        typer.Option(help="Run unattended: node-loss or server-restart. Exit 0 only if all of it held."),
+        typer.Option(
+            help="Run unattended, exit 0 only if all of it held: node-loss, engine-crash, agent-restart, "
+            "server-restart, partition, drain, rolling-update or core-dead."
+        ),
     ] = None,
     gguf: Annotated[
         Path | None, typer.Option(help="Also serve this GGUF file by llama.cpp on one of the nodes.")
@@ -34,7 +37,8 @@ def demo(
     import shutil
 
     from llmgw.sim.demo import run_demo, run_scenario
-    from llmgw.sim.demo_fleet import DemoError, DemoOptions
+    from llmgw.sim.demo_files import DemoOptions
+    from llmgw.sim.demo_fleet import DemoError
 
     if gguf is not None:
         if not gguf.is_file():

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ import httpx
 from rich.console import Console
 from rich.live import Live
 
-from llmgw.sim.demo_fleet import DemoError, DemoFleet, DemoOptions
+from llmgw.sim.demo_files import DemoOptions
+from llmgw.sim.demo_fleet import DemoError, DemoFleet
 from llmgw.sim.demo_view import curl_line, hints, render
 from llmgw.sim.scenarios import SCENARIOS, Scenario
+from llmgw.sim.scenarios.core_dead import FIRST_BYTE_TIMEOUT, LIVENESS, core_dead
 from llmgw.sim.scenarios.judge import Judge
+from llmgw.sim.scenarios.under_load import NotReady
 
 
 def run_demo(options: DemoOptions) -> int:
@@ -28,10 +32,11 @@ def run_demo(options: DemoOptions) -> int:
 
 def run_scenario(name: str, options: DemoOptions, report: Path | None = None) -> int:
     """Run a scenario. Returns 0 only if all that it claims held. `report` gets the facts as JSON."""
-    scenario = SCENARIOS.get(name)
-    if scenario is None:
+    chosen = SCENARIOS.get(name)
+    if chosen is None:
         raise DemoError(f"there is no scenario {name!r}; there are {', '.join(sorted(SCENARIOS))}")
-    chosen = scenario
+    if chosen is core_dead:
+        options = replace(options, liveness=LIVENESS, first_byte_timeout=FIRST_BYTE_TIMEOUT)
 
     async def body(fleet: DemoFleet) -> int:
         return await _judge(fleet, name, chosen, report)
@@ -101,6 +106,8 @@ async def _judge(fleet: DemoFleet, name: str, scenario: Scenario, report: Path |
     started = time.monotonic()
     try:
         await scenario(fleet, judge)
+    except NotReady:
+        pass
     except (httpx.HTTPError, DemoError) as error:
         judge.expect(False, f"the scenario ran to its end: {error!r}")
     took_s = time.monotonic() - started

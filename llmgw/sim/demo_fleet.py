@@ -23,53 +23,20 @@ from typing import Any
 
 import httpx
 import psutil
-import yaml
 
 from llmgw.config.addresses import join_host_port
 from llmgw.config.errors import SentenceError
 from llmgw.pki.authority import Authority
 from llmgw.sim.claims import ClaimError, claim, free_port
-from llmgw.sim.hardware import HARDWARE_ENV, write_hardware
+from llmgw.sim.demo_files import DemoOptions, change_arguments, write_node, write_private, write_server_config
+from llmgw.sim.hardware import HARDWARE_ENV
 from llmgw.sim.power import pointer_path, power_off, processes_of
-
-NODES: dict[str, tuple[str, str]] = {
-    "node01": ("127.0.0.11", "ib-a"),
-    "node02": ("127.0.0.12", "ib-a"),
-    "node03": ("127.0.0.13", "ib-b"),
-    "node04": ("127.0.0.14", "ib-b"),
-}
-"""Node → (address, fabric). Each node has a loopback address of its own, so that ports never collide; a second
-demo on this machine has them in another 127.0.N."""
 
 SERVER_START_S = 30.0
 
 
 class DemoError(SentenceError):
     """The demo cannot go on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DemoOptions:
-    """What may be chosen."""
-
-    load_s: float = 5.0
-    """How long a simulated engine loads."""
-    tokens_per_s: float = 40.0
-    settle_s: float = 2.0
-    gguf: Path | None = None
-    llama_server: str | None = None
-    keep: bool = False
-    """Keep the folder when the demo ends."""
-    folder: Path | None = None
-    replicas_big: int = 2
-    replicas_small: int = 2
-    api_port: int = 8080
-    admin_port: int = 8081
-    agents_port: int = 8443
-    host: str = "127.0.0.1"
-    """The loopback address that the server listens on."""
-    nodes: dict[str, tuple[str, str]] = field(default_factory=lambda: dict(NODES))
-    """Node → (address, fabric), before a running demo's addresses are stepped around."""
 
 
 @dataclass
@@ -120,8 +87,8 @@ class DemoFleet:
         write_private(self.folder / "renewal.pem", authority.renewal_cert_pem)
         write_private(self.folder / "renewal-key.pem", authority.renewal_key_pem)
         for node, (address, fabric) in self.nodes.items():
-            self._prepare_node(authority, node, address, fabric, now)
-        write_private(self.folder / "server.yaml", yaml.safe_dump(self._server_config(ports), sort_keys=False))
+            write_node(self.options, authority, self.folder / node, self.agents, address, fabric, now)
+        write_server_config(self.options, self.folder, ports)
 
     async def start(self) -> None:
         """Start agents and server; returns when the admin API answers. Raises DemoError."""
@@ -171,17 +138,32 @@ class DemoFleet:
 
     async def get(self, path: str) -> Any:
         """A GET of the admin API, decoded. Raises DemoError or httpx.HTTPError."""
+        return (await self._ask("GET", f"/api/v1/{path}")).json()
+
+    async def post(self, path: str, body: dict[str, Any]) -> Any:
+        """A POST to the admin API, decoded. Raises DemoError or httpx.HTTPError."""
+        return (await self._ask("POST", f"/api/v1/{path}", json=body)).json()
+
+    async def metric(self, name: str) -> float:
+        """The sum of a metric's series. Raises DemoError or httpx.HTTPError."""
+        text = (await self._ask("GET", "/metrics")).text
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in text.splitlines()
+            if line.partition("{")[0].partition(" ")[0] == name
+        )
+
+    async def _ask(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         try:
             token = json.loads((self.state / "admin.json").read_text())["token"]
         except (OSError, ValueError, KeyError):
             raise DemoError(f"{self.state}/admin.json is not there yet") from None
         if self._client is None:
             self._client = httpx.AsyncClient(trust_env=False, timeout=5.0)
-        answer = await self._client.get(
-            f"{self.admin}/api/v1/{path}", headers={"authorization": f"Bearer {token}"}
-        )
+        headers = {"authorization": f"Bearer {token}"}
+        answer = await self._client.request(method, f"{self.admin}{path}", headers=headers, **arguments)
         answer.raise_for_status()
-        return answer.json()
+        return answer
 
     @property
     def state(self) -> Path:
@@ -214,9 +196,22 @@ class DemoFleet:
         """Power off: the agent and everything it runs end at once."""
         power_off(self.folder, node)
 
+    def freeze(self, node: str) -> None:
+        """The node stays, and answers nobody any more: agent and engines are stopped in their tracks."""
+        signal_all(list(processes_of(self.folder, node)), signal.SIGSTOP)
+
+    def thaw(self, node: str) -> None:
+        """A frozen node goes on, as if it had been cut off."""
+        signal_all(list(processes_of(self.folder, node)), signal.SIGCONT)
+
+    def change_arguments(self, model: str, arguments: list[str]) -> None:
+        """Add arguments to a model's profiles in server.yaml and tell the server."""
+        change_arguments(self.folder, model, arguments)
+        os.kill(self.pid("server"), signal.SIGHUP)
+
     def kill_server(self) -> None:
         """SIGKILL to the control process alone; routers and agents live on."""
-        kill_all([self.pid("server")], signal.SIGKILL)
+        signal_all([self.pid("server")], signal.SIGKILL)
         self._processes["server"].wait()
 
     # Going down.
@@ -234,7 +229,7 @@ class DemoFleet:
                 process.kill()
         deadline = time.monotonic() + 5.0
         while (left := [*self.engines(), *self._routers()]) and time.monotonic() < deadline:
-            kill_all(left, signal.SIGKILL)
+            signal_all(left, signal.SIGKILL)
             await asyncio.sleep(0.05)
         self._remove_pointer()
         for claimed in self._claims:
@@ -275,36 +270,6 @@ class DemoFleet:
                 cwd=self.folder,
             )
 
-    def _prepare_node(self, authority: Authority, node: str, address: str, fabric: str, now: float) -> None:
-        home = self.folder / node
-        home.mkdir()
-        hardware = write_hardware(home / "hardware", gpus=8, adapters=2, rate_gbps=400, node=node)
-        client = authority.issue_client(node, address, now)
-        write_private(home / "ca.pem", authority.ca_pem)
-        write_private(home / "agent.pem", client.cert_pem)
-        write_private(home / "agent-key.pem", client.key_pem)
-        engines: dict[str, Any] = {"sim": {"enabled": True}}
-        if self.options.gguf is not None and node == "node04":
-            engines["llamacpp"] = {"bin": self.options.llama_server or "llama-server", "parallel": 2}
-        config = {
-            "node_id": node,
-            "server": self.agents,
-            "tls": {
-                "ca": str(home / "ca.pem"),
-                "cert": str(home / "agent.pem"),
-                "key": str(home / "agent-key.pem"),
-            },
-            "mgmt_addr": address,
-            "heartbeat_interval": "2s",
-            "reconnect_base": "250ms",
-            "reconnect_max": "1s",
-            "fabrics": [{"name": fabric, "hcas": hardware.adapters, "rate_gbps": 400}],
-            "discovery": {"nvidia_smi": str(hardware.nvidia_smi), "ib_root": str(hardware.ib_root)},
-            "engines": engines,
-            "supervisor": {"work_dir": str(home / "work"), "stop_timeout": "5s", "health_interval": "500ms"},
-        }
-        write_private(home / "agent.yaml", yaml.safe_dump(config, sort_keys=False))
-
     def _claim_addresses(self) -> dict[str, tuple[str, str]]:
         """The nodes, with addresses that no other running demo has."""
         for network in range(256):
@@ -320,59 +285,6 @@ class DemoFleet:
             for one in held:
                 one.close()
         raise ClaimError("other demos have all loopback addresses; end one of them")
-
-    def _server_config(self, ports: list[int]) -> dict[str, Any]:
-        host = self.options.host
-        args = ["--load-s", f"{self.options.load_s:g}", "--tokens-per-s", f"{self.options.tokens_per_s:g}"]
-        models: list[dict[str, Any]] = [
-            {
-                "name": "demo/big",
-                "aliases": ["big"],
-                "profiles": [
-                    {
-                        "engine": "sim",
-                        "nodes": 2,
-                        "gpus_per_node": 4,
-                        "replicas": self.options.replicas_big,
-                        "rendezvous_timeout": "30s",
-                        "args": args,
-                    }
-                ],
-            },
-            {
-                "name": "demo/small",
-                "aliases": ["small"],
-                "profiles": [
-                    {"engine": "sim", "gpus_per_node": 1, "replicas": self.options.replicas_small, "args": args}
-                ],
-            },
-        ]
-        if self.options.gguf is not None:
-            models.append(
-                {
-                    "name": "demo/gguf",
-                    "aliases": ["gguf"],
-                    "source": str(self.options.gguf.absolute()),
-                    "profiles": [{"engine": "llamacpp", "gpus_per_node": 0, "replicas": 1}],
-                }
-            )
-        tls = {
-            "ca": str(self.folder / "pki" / "ca.pem"),
-            "cert": str(self.folder / "server.pem"),
-            "key": str(self.folder / "server-key.pem"),
-            "revocations": str(self.folder / "pki" / "revoked.pem"),
-            "renewal_cert": str(self.folder / "renewal.pem"),
-            "renewal_key": str(self.folder / "renewal-key.pem"),
-        }
-        return {
-            "listen": join_host_port(host, ports[0]),
-            "admin": {"listen": join_host_port(host, ports[1])},
-            "agents": {"listen": join_host_port(host, ports[2]), "tls": tls},
-            "state": str(self.state),
-            "liveness": {"settle": f"{self.options.settle_s:g}s"},
-            "router": {"drain_grace": "20s"},
-            "models": models,
-        }
 
     def _write_pointer(self) -> None:
         # `llmgw ctl` in another terminal finds the running demo by this.
@@ -391,14 +303,7 @@ class DemoFleet:
             pass
 
 
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-
-
-def kill_all(pids: list[int], signal_number: signal.Signals) -> None:
+def signal_all(pids: list[int], signal_number: signal.Signals) -> None:
     """Send a signal to processes; those that have gone are no error."""
     for pid in pids:
         try:

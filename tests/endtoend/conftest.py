@@ -19,7 +19,8 @@ import httpx
 import pytest
 import yaml
 
-from llmgw.sim.demo_fleet import DemoFleet, DemoOptions
+from llmgw.sim.demo_files import DemoOptions
+from llmgw.sim.demo_fleet import DemoFleet
 
 T = TypeVar("T")
 

@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from llmgw.sim.demo_fleet import DemoFleet
+from llmgw.sim.scenarios.agent_restart import agent_restart
+from llmgw.sim.scenarios.core_dead import core_dead
+from llmgw.sim.scenarios.drain import drain
+from llmgw.sim.scenarios.engine_crash import engine_crash
 from llmgw.sim.scenarios.judge import Judge
 from llmgw.sim.scenarios.node_loss import node_loss
+from llmgw.sim.scenarios.partition import partition
+from llmgw.sim.scenarios.rolling_update import rolling_update
 from llmgw.sim.scenarios.server_restart import server_restart
 
 Scenario = Callable[[DemoFleet, Judge], Awaitable[None]]
 
 SCENARIOS: dict[str, Scenario] = {
     "node-loss": node_loss,
+    "engine-crash": engine_crash,
+    "agent-restart": agent_restart,
     "server-restart": server_restart,
+    "partition": partition,
+    "drain": drain,
+    "rolling-update": rolling_update,
+    "core-dead": core_dead,
 }

@@ -65,6 +65,19 @@ async def ready_replicas(fleet: DemoFleet, model: str | None = None) -> list[dic
     return [item for item in replicas if item["state"] == "ready" and model in (None, item["model"])]
 
 
+def gpus_used_twice(replicas: list[dict[str, Any]]) -> list[str]:
+    """GPUs that two shards name, as `node02 GPU 3`."""
+    seen: set[tuple[str, int]] = set()
+    twice = []
+    for replica in replicas:
+        for shard in replica["shards"]:
+            for gpu in shard["gpus"]:
+                if (shard["node"], gpu) in seen:
+                    twice.append(f"{shard['node']} GPU {gpu}")
+                seen.add((shard["node"], gpu))
+    return twice
+
+
 def listening_shards(replicas: list[dict[str, Any]]) -> dict[str, bool]:
     """Shard id → whether its engine's process listens on any port, as the kernel says."""
     return {

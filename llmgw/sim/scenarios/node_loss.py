@@ -6,7 +6,7 @@ import httpx
 
 from llmgw.sim.demo_fleet import DemoFleet
 from llmgw.sim.load import Load, Request, run_request
-from llmgw.sim.scenarios.judge import Judge, listening_shards, ready_replicas, wait_all_ready
+from llmgw.sim.scenarios.judge import Judge, gpus_used_twice, listening_shards, ready_replicas, wait_all_ready
 
 VICTIM = "node02"
 REPLACED_S_MAX = 45.0
@@ -116,14 +116,7 @@ async def _judge_placement(fleet: DemoFleet, judge: Judge, before: set[str]) -> 
             len(fabrics) == 1 and VICTIM not in replica["nodes"],
             f"{replica['replica_id']} is wholly on {', '.join(sorted(fabrics))}: {', '.join(replica['nodes'])}",
         )
-    used: dict[tuple[str, int], str] = {}
-    twice = []
-    for replica in await ready_replicas(fleet):
-        for shard in replica["shards"]:
-            for gpu in shard["gpus"]:
-                if (shard["node"], gpu) in used:
-                    twice.append(f"{shard['node']} GPU {gpu}")
-                used[shard["node"], gpu] = replica["replica_id"]
+    twice = gpus_used_twice(await ready_replicas(fleet))
     judge.expect(not twice, "no GPU is used twice" + (f": {twice}" if twice else ""))
 
 
