@@ -82,6 +82,7 @@ class _Process:
             raise EngineError(_taken(host, port, "--rendezvous-port", error)) from None
         say(f"waiting for {options.nnodes - 1} workers at {host} port {port}")
         await _unless_lost(leader, leader.gather(options.rendezvous_timeout_s))
+        self._core.held_up = lambda: leader.held_up
         say(f"all {options.nnodes - 1} workers have joined")
         await _unless_lost(leader, self._load())
         await _unless_lost(leader, self._serve(sock))

@@ -17,6 +17,7 @@ STREAM_TICK_S = 0.02
 # Without a stream only the metrics watch the progress.
 PLAIN_TICK_S = 0.1
 TOKENS_PER_TICK_MAX = 256
+HELD_UP_LOOK_S = 0.25
 
 
 @dataclass
@@ -50,6 +51,8 @@ class Core:
         self.faults = faults
         self.metrics = metrics
         self.stopping = False
+        self.held_up: Callable[[], bool] = lambda: False
+        """True while another shard of the replica does not take part, so that nothing can be generated."""
         self._places = asyncio.Semaphore(max_num_seqs)
         self._sleepers: set[asyncio.Future[None]] = set()
 
@@ -122,6 +125,10 @@ class Core:
             if faults.core_dead and faults.core_dead_mode == "error":
                 raise FaultError("EngineCore encountered an issue. See stack trace (above) for the root cause.")
             stall = faults.stall_after_tokens
+            if self.held_up():
+                await self._sleep(loop.time() + HELD_UP_LOOK_S)
+                next_due = max(next_due, loop.time())
+                continue
             if faults.core_dead or (stall is not None and not in_prefill and job.given >= stall):
                 await self._sleep(None)
                 next_due = max(next_due, loop.time())

@@ -3,7 +3,9 @@
     worker → leader   {"group": "r-7", "rank": 1, "nnodes": 3}
     leader → worker   {"joined": true}, then {"start": true} when all are there, or {"refused": "sentence"}
 
-Nothing else is said; the connection is held, and its end is how each side learns of the other's death.
+Then the leader calls about once a second and each worker answers, which stands for the collectives of a real
+engine: while a worker answers nothing (a frozen or cut-off node), the leader generates nothing either. The
+connection is held for life, and its end is how each side learns of the other's death.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ GREETING_TIMEOUT_S = 10.0
 DIAL_TIMEOUT_S = 5.0
 DIAL_PAUSE_FIRST_S = 0.05
 DIAL_PAUSE_MAX_S = 1.0
+CALL_S = 1.0
+SILENT_S = 2.5
+"""A worker that answered nothing for this long holds the whole replica up."""
 
 
 class EngineError(Exception):
@@ -36,6 +41,14 @@ class Leader:
         self._complete = asyncio.Event()
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._server: asyncio.Server | None = None
+        self._heard_at: dict[int, float] = {}
+        self._calling: asyncio.Task[None] | None = None
+
+    @property
+    def held_up(self) -> bool:
+        """True while a worker that had joined answers nothing."""
+        now = asyncio.get_running_loop().time()
+        return any(now - heard_at > SILENT_S for heard_at in self._heard_at.values())
 
     async def open(self, host: str, port: int) -> None:
         """Listen for workers. Raises OSError when the address is taken."""
@@ -57,6 +70,16 @@ class Leader:
             raise EngineError(sentence) from None
         for writer in self._joined.values():
             _send(writer, {"start": True})
+        self._heard_at = dict.fromkeys(self._joined, asyncio.get_running_loop().time())
+        self._calling = asyncio.create_task(self._call())
+
+    async def _call(self) -> None:
+        while True:
+            await asyncio.sleep(CALL_S)
+            for writer in self._joined.values():
+                # Whoever takes nothing needs no more calls to answer when it goes on.
+                if writer.transport.get_write_buffer_size() == 0:
+                    _send(writer, {"call": True})
 
     async def loss(self) -> str:
         """Wait until a worker that had joined is gone; the answer is the sentence that says which."""
@@ -79,7 +102,8 @@ class Leader:
             if len(self._joined) == self._nnodes - 1:
                 self._complete.set()
             while await reader.read(LINE_BYTES_MAX):
-                pass  # Workers say nothing more; this waits for the end of the connection.
+                if rank in self._heard_at:
+                    self._heard_at[rank] = asyncio.get_running_loop().time()
         except (OSError, asyncio.CancelledError):
             # A reset is an end like any other, and the process's own end is told by others: asyncio in Python
             # 3.11 prints a traceback for a cancelled callback of a server.
@@ -142,7 +166,7 @@ class Worker:
         """Wait until the leader is gone; the answer is the sentence that says so."""
         try:
             while await self._reader.read(LINE_BYTES_MAX):
-                pass
+                _send(self._writer, {"here": True})
         except OSError:
             pass
         return self._gone()

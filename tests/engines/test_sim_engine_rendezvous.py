@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from tests.engines.running import Program, http, sim_engine
+from tests.engines.running import Program, http, metric, sim_engine, until
 
 
 @pytest.fixture
@@ -147,3 +149,21 @@ def test_it_all_works_over_ipv6(stack: ExitStack) -> None:
     stack.enter_context(sim_engine("--rank", "1", *args))
     assert leader.url().startswith("http://[::1]:")
     assert http.get(f"{leader.url()}/v1/models").status_code == 200
+
+
+def test_a_frozen_worker_holds_its_leader_up_until_it_goes_on(stack: ExitStack, port: int) -> None:
+    leader = shard(stack, port, 0, 2, "--tokens-per-s", "50")
+    worker = shard(stack, port, 1, 2)
+    body = {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    with http.stream("POST", f"{leader.url()}/v1/completions", json=body, timeout=30) as stream:
+        pieces = stream.iter_bytes()
+        next(pieces)
+        worker.process.send_signal(signal.SIGSTOP)
+        until(lambda: _generated(leader) == _generated(leader, after_s=0.7), "the leader stands still")
+        worker.process.send_signal(signal.SIGCONT)
+        assert b"[DONE]" in b"".join(pieces)
+
+
+def _generated(leader: Program, after_s: float = 0.0) -> float:
+    time.sleep(after_s)
+    return metric(http.get(f"{leader.url()}/metrics").text, "vllm:generation_tokens_total")
