@@ -232,7 +232,6 @@ class SimServer:
     ) -> msgspec.Struct:
         watch = self._world.invariants
         if isinstance(message, Register):
-            watch.before_register(hub, message)
             answer = hub.register(
                 message, Enrolment(machine.address, CERTIFICATE_ENDS_AT), server_version="simulated"
             )
