@@ -57,6 +57,8 @@ class Invariants(AgentWatch, RouteWatch, DecisionWatch):
         self._turn.acted = True
         if event.event == "draining" and event.kind == "replica":
             self._draining_since[event.subject] = self._world.now
+        if event.kind == "node" and event.event in ("removed", "undrained"):
+            self._drained.pop(event.subject, None)
         if event.kind == "node" and event.event == "lost":
             self._lost(event.subject)
         if event.event == "adopted":
