@@ -11,7 +11,7 @@ import msgspec
 from llmgw.fleet.carry_out import Effects
 from llmgw.fleet.events import Event
 from llmgw.fleet.lives import Life
-from llmgw.fleet.model import Node
+from llmgw.fleet.model import Node, Replica
 from llmgw.fleet.observe import Enrolment
 from llmgw.messages.agent import POLL_WAIT_S, Commands, Poll, Refusal, Register, Report
 from llmgw.messages.routes import RouteEndpoint, RouteTable
@@ -105,10 +105,16 @@ class SimProber(Prober):
             await asyncio.sleep(LOOK_S)
 
     async def _probe(self, client: Any, endpoint: RouteEndpoint, model: str) -> None:
-        process = self._world.server.process
+        process, asked_at = self._world.server.process, self._hub.clock.monotonic()
         works = await self._world.probe(endpoint, self._hub.settings.probe_timeout_s)
         if process is not None and process.alive:
-            self._hub.probed(endpoint.id, works)
+            self._hub.probed(endpoint.id, works, asked_at)
+
+    async def _read_counters(self, client: Any, endpoint: RouteEndpoint, replica: Replica) -> None:
+        process = self._world.server.process
+        works = await self._world.probe(endpoint, self._hub.settings.probe_timeout_s)
+        if works and process is not None and process.alive and self._world.router.in_flight.get(endpoint.id):
+            self._hub.progressed(replica.replica_id)
 
 
 class SimServer:
@@ -178,6 +184,7 @@ class SimServer:
             started_at=self.wall(),
             routers=lambda: [],
             problems=lambda: [],
+            certificates=lambda: [],
         )
         world.invariants.server_started(hub)
         await world.router.greet(process, hub, HELLO_WAIT_S)
