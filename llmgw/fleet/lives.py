@@ -6,9 +6,13 @@ instance of the same boot supersedes, and another boot while the first still spe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llmgw.messages.agent import Register
+
+BOOTS_KEPT_MAX = 8
+"""Of one node. A message that is delayed over more reboots than this is not worth knowing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +54,37 @@ def refuse_life(current: Life | None, message: Register, *, still_speaks: bool) 
     if new.instance_started_at <= current.instance_started_at:
         return f"a later agent process of {message.node_id} has registered; this one is superseded"
     return None
+
+
+class Lives:
+    """Of each node: the life that its session belongs to, and the last life of each earlier boot.
+
+    The earlier ones tell a delayed message of a boot that has been superseded from a machine that is back.
+    """
+
+    def __init__(self, known: Mapping[str, Life] | None = None) -> None:
+        """`known`: node id → the life that registered last, as the store kept it."""
+        self._by_boot: dict[str, dict[str, Life]] = {
+            node_id: {life.boot_id: life} for node_id, life in (known or {}).items()
+        }
+
+    def current(self, node_id: str) -> Life | None:
+        """The life that registered last."""
+        boots = self._by_boot.get(node_id)
+        return next(reversed(boots.values())) if boots else None
+
+    def refusal(self, message: Register, *, still_speaks: bool) -> str | None:
+        """A sentence that says why the registration is refused, or None."""
+        earlier = self._by_boot.get(message.node_id, {}).get(message.boot_id)
+        return refuse_life(self.current(message.node_id), message, still_speaks=still_speaks) or (
+            refuse_life(earlier, message, still_speaks=False)
+        )
+
+    def take(self, message: Register) -> Life:
+        """The registration was taken: its life is the node's current one."""
+        boots = self._by_boot.setdefault(message.node_id, {})
+        boots.pop(message.boot_id, None)
+        boots[message.boot_id] = life = Life.of(message)
+        while len(boots) > BOOTS_KEPT_MAX:
+            del boots[next(iter(boots))]
+        return life

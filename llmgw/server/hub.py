@@ -19,7 +19,7 @@ from llmgw.fleet.actions import StopRollout
 from llmgw.fleet.carry_out import Effects, carry_out, forget_node
 from llmgw.fleet.events import Event, node_event
 from llmgw.fleet.liveness import speaks
-from llmgw.fleet.lives import Life, refuse_life
+from llmgw.fleet.lives import Life, Lives
 from llmgw.fleet.model import Fleet, InheritedRoute, Node, ReplicaState, RouterState
 from llmgw.fleet.observe import (
     Enrolment,
@@ -153,7 +153,7 @@ class Hub:
         self.clock = clock
         self.static = static or {}
         self.fleet = Fleet(nodes={node.node_id: node for node in known_nodes})
-        self.lives: dict[str, Life] = dict(known_lives or {})
+        self.lives = Lives(known_lives)
         self.failures: OrderedDict[str, Failure] = OrderedDict()
         self.clones: dict[str, Clone] = {}
         """Node id → the cloned machine that was last refused."""
@@ -182,9 +182,10 @@ class Hub:
         now = self.clock.monotonic()
         node = self.fleet.nodes.get(message.node_id)
         still_speaks = node is not None and speaks(self.fleet, node, now, self.settings)
-        refusal = refuse_life(self.lives.get(message.node_id), message, still_speaks=still_speaks)
+        refusal = self.lives.refusal(message, still_speaks=still_speaks)
         if refusal is not None:
-            if self.lives[message.node_id].boot_id != message.boot_id:
+            current = self.lives.current(message.node_id)
+            if still_speaks and current is not None and current.boot_id != message.boot_id:
                 if not self._cloned(message.node_id):
                     self._keep([node_event(message.node_id, "clone refused", refusal)])
                 self.clones[message.node_id] = Clone(refusal, now)
@@ -193,14 +194,12 @@ class Hub:
         self.clones.pop(message.node_id, None)
         self._end_session(message.node_id)
         session = self._ids.session()
-        self.lives[message.node_id] = Life.of(message)
+        life = self.lives.take(message)
         self._sessions[session] = message.node_id
         self._mailboxes[message.node_id] = Mailbox(session)
         self._keep(register(self.fleet, message, enrolment, session, now))
         self._remember_failures(message.held)
-        self._memory.node_registered(
-            self.fleet.nodes[message.node_id], self.lives[message.node_id], self.clock.wall()
-        )
+        self._memory.node_registered(self.fleet.nodes[message.node_id], life, self.clock.wall())
         self.changed.set()
         return Registered(session=session, server_version=server_version)
 
@@ -389,9 +388,8 @@ class Hub:
         self.changed.set()
 
     def remove_node(self, node_id: str, by: str) -> None:
-        """Forget a node and what was believed to run there."""
+        """Forget a node and what was believed to run there, but not which of its lives is the latest."""
         self._end_session(node_id)
-        self.lives.pop(node_id, None)
         self.clones.pop(node_id, None)
         forget_node(self.fleet, node_id, self.clock.monotonic())
         self._keep([node_event(node_id, "removed", f"by {by}")])

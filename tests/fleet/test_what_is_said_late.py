@@ -182,6 +182,26 @@ def test_a_registration_of_an_older_life_is_refused_after_a_server_restart_too()
     server.register("node1", counter=6)
 
 
+def test_a_late_registration_of_an_earlier_boot_is_refused_though_the_later_one_is_silent() -> None:
+    server = Server(small())
+    server.register("node1", boot="boot1", counter=3)
+    server.now += 60
+    server.register("node1", boot="boot2", counter=1)
+    server.now += 60
+    with pytest.raises(HubError):
+        server.register("node1", boot="boot1", counter=3)
+    server.register("node1", boot="boot1", counter=4)
+
+
+def test_a_late_registration_does_not_bring_a_removed_node_back() -> None:
+    server = Server(small())
+    server.register("node1", counter=2)
+    server.hub.remove_node("node1", "test")
+    with pytest.raises(HubError):
+        server.register("node1", counter=1)
+    server.register("node1", counter=3)
+
+
 def test_a_route_of_before_is_gone_when_its_node_registered_without_it_before_the_routers_were_asked() -> None:
     server = Server(small(), ["node1", "node2"])
     server.register("node1", [])

@@ -1,0 +1,141 @@
+"""What a seed stands for: the machines, the catalog, the limits, and how rough the world is."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from llmgw.config.catalog import Catalog, CatalogModel, Profile
+from llmgw.fleet.settings import FleetSettings
+
+RUN_S = 600.0
+FAULTS_UNTIL_S = (240.0, 420.0)
+HEARTBEAT_S = 5.0
+RECONNECT_BASE_S = 1.0
+RECONNECT_MAX_S = 30.0
+RENDEZVOUS_TIMEOUT_S = 60.0
+LOAD_TIMEOUT_S = 90.0
+LOAD_S_MAX = 30.0
+STOP_S_MAX = 10.0
+POLL_TIMEOUT_S = 40.0
+
+
+@dataclass(frozen=True)
+class MachinePlan:
+    """A machine as it was built."""
+
+    node_id: str
+    address: str
+    gpus: int
+    fabrics: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Roughness:
+    """Probabilities of what the network does to one call, and the mean time between faults, in seconds."""
+
+    lost_request: float
+    lost_answer: float
+    late: float
+    repeated: float
+    fault_every_s: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One seed's world."""
+
+    seed: int
+    machines: tuple[MachinePlan, ...]
+    catalog: Catalog
+    settings: FleetSettings
+    roughness: Roughness
+    faults_until_s: float
+    roomy: bool
+    """True when everything fits wherever the rest happens to sit, so that nothing excuses a missing replica."""
+
+    @property
+    def bound_s(self) -> float:
+        """From the end of all faults to the desired state, in virtual seconds, at worst.
+
+        A call that was under way runs into its timeout and the agent waits for its next try; a server that has
+        just started settles; a node that cannot be heard is given up; the last failure's backoff runs out;
+        then every replica of a model may have to move, one after the other, each drained, stopped and loaded.
+        """
+        settings = self.settings
+        moves = max(sum(profile.replicas for profile in model.profiles) for model in self.catalog.models)
+        return (
+            POLL_TIMEOUT_S
+            + RECONNECT_MAX_S
+            + settings.settle_s
+            + settings.unreachable_limit_s
+            + settings.backoff_max_s
+            + settings.commanded_timeout_s
+            + (moves + 1) * (settings.drain_grace_s + STOP_S_MAX + LOAD_TIMEOUT_S)
+        )
+
+
+def plan_of(seed: int) -> Plan:
+    """The world of a seed. Nine in ten have 4 to 8 nodes, the others up to 40."""
+    rng = random.Random(f"plan {seed}")
+    count = rng.randint(12, 40) if rng.random() < 0.1 else rng.randint(4, 8)
+    roomy = rng.random() < (0.75 if count <= 8 else 0.3)
+    machines = _machines(rng, count)
+    settings = FleetSettings(
+        settle_s=rng.choice([10.0, 45.0]),
+        unreachable_limit_s=rng.choice([60.0, 300.0]),
+        drain_grace_s=rng.choice([10.0, 60.0]),
+        backoff_max_s=rng.choice([40.0, 300.0]),
+    )
+    rough = rng.choice([0.0, 0.01, 0.03])
+    return Plan(
+        seed=seed,
+        machines=machines,
+        catalog=_catalog(rng, machines, roomy),
+        settings=settings,
+        roughness=Roughness(
+            lost_request=rough,
+            lost_answer=rough,
+            late=rough / 2,
+            repeated=rough,
+            fault_every_s=rng.choice([6.0, 12.0, 25.0, 60.0]),
+        ),
+        faults_until_s=rng.uniform(*FAULTS_UNTIL_S),
+        roomy=roomy,
+    )
+
+
+def _machines(rng: random.Random, count: int) -> tuple[MachinePlan, ...]:
+    fabrics = ["ib-a", "ib-b", "ib-c"][: 1 + min(2, count // 4)]
+    machines = []
+    for at in range(count):
+        # The first ones make sure that every fabric can hold a replica of two nodes.
+        name = fabrics[at // 2] if at // 2 < len(fabrics) else rng.choice(fabrics)
+        own = (name,) if at < 4 or rng.random() < 0.8 else ()
+        machines.append(MachinePlan(f"node{at + 1:02d}", f"10.0.0.{at + 1}", rng.choice([8, 8, 10]), own))
+    return tuple(machines)
+
+
+def _catalog(rng: random.Random, machines: tuple[MachinePlan, ...], roomy: bool) -> Catalog:
+    common = {"engine": "sim", "rendezvous_timeout": RENDEZVOUS_TIMEOUT_S, "load_timeout": LOAD_TIMEOUT_S}
+    if roomy:
+        # All replicas together, one replacement a model included, fit on any one node.
+        big = Profile(nodes=2, gpus_per_node=2, replicas=1, **common)
+        small = Profile(gpus_per_node=1, replicas=rng.randint(1, 2), **common)
+        models = [("big", big), ("small", small)]
+    else:
+        models = [
+            ("big", Profile(nodes=rng.randint(2, 3), gpus_per_node=4, replicas=rng.randint(1, 2), **common)),
+            (
+                "small",
+                Profile(
+                    gpus_per_node=rng.choice([1, 2, 4]),
+                    replicas=rng.randint(1, max(3, len(machines) // 2)),
+                    stop_first=rng.random() < 0.3,
+                    **common,
+                ),
+            ),
+            ("huge", Profile(nodes=2, gpus_per_node=8, replicas=1, stop_first=rng.random() < 0.5, **common)),
+            ("tiny", Profile(gpus_per_node=1, replicas=rng.randint(1, len(machines)), **common)),
+        ][: rng.randint(2, 4)]
+    return Catalog(models=[CatalogModel(name=name, profiles=[profile]) for name, profile in models])
