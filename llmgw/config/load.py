@@ -30,7 +30,7 @@ Config = TypeVar("Config", bound=Model)
 
 @dataclass(frozen=True)
 class CatalogFile:
-    """A catalog as a file has it. `ignored` names what else stands there and is not read: the server's own keys."""
+    """A catalog as a file has it. `ignored` names the server's own keys beside it, which are not read."""
 
     catalog: Catalog
     ignored: tuple[str, ...] = ()
@@ -53,10 +53,10 @@ def load_agent_config(path: Path | None, environ: Mapping[str, str]) -> AgentCon
 
 
 def load_catalog_file(path: Path) -> CatalogFile:
-    """The `models:` of a file that holds nothing else, or of a whole `server.yaml`, whose other keys are not read.
+    """The `models:` of a file that holds nothing else, or of a whole `server.yaml` (its other keys are not read).
 
-    Raises ConfigError, whose text is one sentence a line. A file that does not say `models:` is refused: taken for
-    an empty catalog it would stop everything. `models: []` says it.
+    Raises ConfigError, whose text is one sentence a line. A file that does not say `models:` is refused: taken
+    for an empty catalog it would stop everything. `models: []` says it.
     """
     root = _read(path, "")
     assert isinstance(root.value, dict)
@@ -84,9 +84,7 @@ def catalog_of(models: object) -> Catalog:
     try:
         return Catalog.model_validate({"models": models})
     except ValidationError as error:
-        sentences = [
-            f"{dotted(item.path) or 'models'}: {item.sentence}" for item in complaints(Catalog, error)
-        ]
+        sentences = [f"{dotted(item.path) or 'models'}: {item.sentence}" for item in complaints(Catalog, error)]
         raise ConfigError(_told([(0, sentence) for sentence in sentences])) from None
 
 

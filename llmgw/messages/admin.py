@@ -221,7 +221,6 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     profile: str | None = None
     """May be left out for a model with one profile."""
 
-
     confirmed: bool = False
     """Said yes to stopping more than a fifth of the ready replicas."""
 

@@ -15,7 +15,9 @@ from tests.fleet.world import Machine, World
 
 
 def model(name: str = "a", **changes: Any) -> dict[str, Any]:
-    top = {key: changes.pop(key) for key in ("aliases", "task", "first_byte_timeout", "endpoints") if key in changes}
+    top = {
+        key: changes.pop(key) for key in ("aliases", "task", "first_byte_timeout", "endpoints") if key in changes
+    }
     return {"name": name, **top, "profiles": [{"engine": "sim", **changes}]}
 
 

@@ -1,0 +1,118 @@
+"""Waits until all that the catalog wants is ready, with progress, or says what is not and why."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from llmgw.cli.ctl import cells
+from llmgw.cli.ctl.client import AdminClient, shaped
+from llmgw.cli.ctl.options import note
+from llmgw.cli.ctl.patience import Patience
+from llmgw.cli.output import format_age
+from llmgw.config.errors import SentenceError
+
+if TYPE_CHECKING:
+    from llmgw.messages.admin import ModelView, ReplicaView
+
+POLL_S = 0.5
+STUCK_LOOKS = 6
+"""So many looks in a row must find something missing and nothing under way before it is said to be stuck."""
+
+_UNDER_WAY = frozenset({"adopting", "starting", "draining", "stopping", "failed"})
+
+
+def wait_until_ready(api: AdminClient, revision: int) -> None:
+    """Return when every wanted replica is ready in the form that the catalog wants, and nothing else runs.
+
+    Raises a SentenceError when another revision comes to rule, or when nothing goes on and something is missing.
+    """
+    from llmgw.messages.admin import CatalogRevisionView, ModelView, ReplicaView, ServerView
+
+    patience, began, said, stuck = Patience(), time.monotonic(), "", 0
+
+    def ask(path: str, **parameters: int) -> Any:
+        return patience.ask(lambda: api.get(path, **parameters), lambda: bool(api.get("server")["settling"]))
+
+    while True:
+        (newest,) = shaped(ask("catalog/revisions", limit=1), list[CatalogRevisionView])
+        if newest.revision != revision:
+            raise SentenceError(
+                f"not waiting on: {newest.by} made revision {newest.revision}, which rules instead of {revision}"
+            )
+        models = shaped(ask("models"), list[ModelView])
+        replicas = shaped(ask("replicas"), list[ReplicaView])
+        settling = shaped(ask("server"), ServerView).settling
+        missing = _missing(models, replicas)
+        wanted = sum(profile.wanted for model in models for profile in model.profiles)
+        if not missing and not settling:
+            note(f"all {wanted} wanted replicas are ready after {format_age(time.monotonic() - began)}")
+            return
+        progress = _progress(wanted, models, replicas)
+        if progress != said:
+            note(progress)
+            said = progress
+        under_way = settling or any(replica.state in _UNDER_WAY for replica in replicas)
+        stuck = 0 if under_way else stuck + 1
+        if stuck >= STUCK_LOOKS:
+            raise SentenceError("\n".join(_reasons(api, revision, models) or missing))
+        time.sleep(POLL_S)
+
+
+def _missing(models: list[ModelView], replicas: list[ReplicaView]) -> list[str]:
+    """What is not as it should be, a sentence each."""
+    live = [replica for replica in replicas if replica.state in ("adopting", "starting", "ready")]
+    known = {(model.name, profile.name) for model in models for profile in model.profiles}
+    found = []
+    for model in models:
+        for profile in model.profiles:
+            ready = [
+                replica
+                for replica in live
+                if (replica.model, replica.profile, replica.state) == (model.name, profile.name, "ready")
+                and not replica.outdated
+            ]
+            if len(ready) < profile.wanted:
+                why = f": {cells.text(profile.reason)}" if profile.reason else ""
+                found.append(f"{model.name}/{profile.name}: {len(ready)} of {profile.wanted} are ready{why}")
+    found += [
+        f"{replica.replica_id} runs in a form that the catalog does not want any more"
+        for replica in live
+        if replica.outdated or (replica.model, replica.profile) not in known
+    ]
+    return found
+
+
+def _progress(wanted: int, models: list[ModelView], replicas: list[ReplicaView]) -> str:
+    ready = sum(1 for replica in replicas if replica.state == "ready" and not replica.outdated)
+    parts = [f"{ready} of {wanted} are ready"]
+    old = sum(1 for replica in replicas if replica.state == "ready" and replica.outdated)
+    if old:
+        parts.append(f"{old} still in their old form")
+    for state in ("starting", "draining", "stopping", "failed"):
+        there = [replica for replica in replicas if replica.state == state]
+        if there:
+            parts.append(f"{state}: {cells.listed([_with_progress(replica) for replica in there])}")
+    return "; ".join(parts)
+
+
+def _with_progress(replica: ReplicaView) -> str:
+    told = [cells.progress(shard.progress) for shard in replica.shards if shard.progress]
+    return f"{replica.replica_id} ({told[0]})" if told else replica.replica_id
+
+
+def _reasons(api: AdminClient, revision: int, models: list[ModelView]) -> list[str]:
+    """Why nothing goes on: the last failures, and what the plan of this very revision finds no place for."""
+    from llmgw.messages.admin import CatalogPlan
+
+    plan = shaped(api.post("catalog/plan", {"revision": revision}), CatalogPlan)
+    failing = [
+        f"{model.name}/{profile.name}: {profile.ready} of {profile.wanted} ready: {cells.text(profile.reason)}"
+        for model in models
+        for profile in model.profiles
+        if profile.ready < profile.wanted and profile.reason
+    ]
+    placed = {reason.partition(": ")[0] for reason in failing}
+    return failing + [
+        cells.text(warning) for warning in plan.warnings if warning.partition(": ")[0] not in placed
+    ]
