@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,24 @@ NEEDS_CONFIRMATION = "needs_confirmation"
 class CatalogOwner:
     """Every change of the catalog goes through here, whoever asks: `apply`, `rollback`, `scale`, SIGHUP.
 
-    `revision` is the number of the catalog that rules in the hub.
+    `revision` is the number of the catalog that rules in the hub. `aside` runs what takes long: in a thread, or
+    at once under a virtual clock.
     """
 
-    def __init__(self, hub: Hub, store: StoreInterface, *, revision: int, config_path: Path | None) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        store: StoreInterface,
+        *,
+        revision: int,
+        config_path: Path | None,
+        aside: Callable[..., Awaitable[Any]] = asyncio.to_thread,
+    ) -> None:
         self.revision = revision
         self._hub = hub
         self._store = store
         self._config_path = config_path
+        self._aside = aside
         # From reading what rules to committing what follows it, nobody else may make a revision.
         self._turn = asyncio.Lock()
 
@@ -143,17 +153,19 @@ class CatalogOwner:
 
     async def _plan(self, catalog: Catalog) -> CatalogPlan:
         hub, base = self._hub, self.revision
-        # On a copy and in a thread: hundreds of replicas that roll are seconds of reckoning.
+        # On a copy and aside: hundreds of replicas that roll are seconds of reckoning.
         fleet, before, now = copied(hub.fleet), hub.catalog, hub.clock.monotonic()
-        return await asyncio.to_thread(
+        plan: CatalogPlan = await self._aside(
             plan_catalog, fleet, before, catalog, base=base, now=now, settings=hub.settings
         )
+        return plan
 
     async def _wished(self, models: list[dict[str, Any]] | None, revision: int | None) -> Catalog:
         if revision is not None:
             return await self._content(revision)
         try:
-            return await asyncio.to_thread(catalog_of, models)
+            catalog: Catalog = await self._aside(catalog_of, models)
+            return catalog
         except ConfigError as error:
             raise AdminError(400, "bad_catalog", "; ".join(str(error).splitlines())) from None
 
