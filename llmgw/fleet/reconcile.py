@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llmgw.config.catalog import Catalog, Profile
+from llmgw.config.catalog import Catalog, CatalogModel, Profile
 from llmgw.fleet.actions import (
     Action,
     AdoptReplica,
@@ -25,7 +25,7 @@ from llmgw.fleet.actions import (
     StopReplica,
 )
 from llmgw.fleet.liveness import end_settling, judge_nodes
-from llmgw.fleet.model import COMMANDED, LOST, Fleet, NodeState, Replica, ReplicaState
+from llmgw.fleet.model import COMMANDED, LOST, Backoff, Fleet, NodeState, Replica, ReplicaState
 from llmgw.fleet.placement import Room, Wanted, place
 from llmgw.fleet.settings import FleetSettings
 
@@ -216,7 +216,7 @@ def _replacements(
                 moving.add(replica.model)
                 actions.append(DrainReplica(replica.replica_id, f"{reason} (stop_first)"))
                 continue
-            if _held_back(fleet, replica.model, profile, now):
+            if _held_back(fleet, found[0], profile, now):
                 continue
             if room is None:
                 room = Room.of(fleet)
@@ -263,7 +263,7 @@ def _counts(fleet: Fleet, catalog: Catalog, now: float, settings: FleetSettings,
             if surplus > 0:
                 why = f"{profile.replicas} wanted, {len(live) - pairs} there"
                 actions += [_end(replica, why) for replica in _surplus_first(fleet, catalog, live)[:surplus]]
-            elif surplus < 0 and not _held_back(fleet, model.name, profile, now):
+            elif surplus < 0 and not _held_back(fleet, model, profile, now):
                 missing.append((model.name, profile, -surplus))
     actions += [
         _end(replica, "the catalog does not have it any more") for live in by_profile.values() for replica in live
@@ -351,8 +351,16 @@ def _idle(fleet: Fleet, replica: Replica) -> bool:
     return True
 
 
-def _held_back(fleet: Fleet, model: str, profile: Profile, now: float) -> bool:
-    backoff = fleet.backoff.get((model, profile.name))
+def backoff_of(fleet: Fleet, model: CatalogModel, profile: Profile) -> Backoff | None:
+    """What failures of the profile hold it back; those of a form that it had before do not."""
+    backoff = fleet.backoff.get((model.name, profile.name))
+    if backoff is None or backoff.profile_hash != model.profile_hashes[profile.name]:
+        return None
+    return backoff
+
+
+def _held_back(fleet: Fleet, model: CatalogModel, profile: Profile, now: float) -> bool:
+    backoff = backoff_of(fleet, model, profile)
     return backoff is not None and now < backoff.not_before
 
 

@@ -55,6 +55,8 @@ class CatalogOwner:
         self._aside = aside
         # From reading what rules to committing what follows it, nobody else may make a revision.
         self._turn = asyncio.Lock()
+        # One plan at a time: each may keep a processor busy for seconds.
+        self._reckoning = asyncio.Lock()
 
     # Reading.
 
@@ -152,13 +154,14 @@ class CatalogOwner:
         return number
 
     async def _plan(self, catalog: Catalog) -> CatalogPlan:
-        hub, base = self._hub, self.revision
-        # On a copy and aside: hundreds of replicas that roll are seconds of reckoning.
-        fleet, before, now = copied(hub.fleet), hub.catalog, hub.clock.monotonic()
-        plan: CatalogPlan = await self._aside(
-            plan_catalog, fleet, before, catalog, base=base, now=now, settings=hub.settings
-        )
-        return plan
+        async with self._reckoning:
+            hub, base = self._hub, self.revision
+            # On a copy and aside: hundreds of replicas that roll are seconds of reckoning.
+            fleet, before, now = copied(hub.fleet), hub.catalog, hub.clock.monotonic()
+            plan: CatalogPlan = await self._aside(
+                plan_catalog, fleet, before, catalog, base=base, now=now, settings=hub.settings
+            )
+            return plan
 
     async def _wished(self, models: list[dict[str, Any]] | None, revision: int | None) -> Catalog:
         if revision is not None:

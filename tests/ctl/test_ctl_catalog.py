@@ -212,7 +212,10 @@ def test_wait_says_what_is_not_ready_and_why_when_nothing_goes_on(
     served: ServedAdmin, backend: ScriptedBackend, home: Path
 ) -> None:
     backend.models_known = [chat(2, 1, "cannot be placed: needs 1 node with 8 free GPUs")]
-    backend.replicas_known = [replica("one", model="chat")]
+    on_a_lost_node = replica("two", model="chat", state="failed")
+    shards = [msgspec.structs.replace(shard, phase="lost") for shard in on_a_lost_node.shards]
+    on_a_lost_node = msgspec.structs.replace(on_a_lost_node, shards=shards)
+    backend.replicas_known = [replica("one", model="chat"), on_a_lost_node]
     done = ctl("apply", "catalog.yaml", "--yes", "--wait", home=home, served=served)
     assert done.returncode == 1
     last = "error: chat/default: 1 of 2 ready: cannot be placed: needs 1 node with 8 free GPUs"

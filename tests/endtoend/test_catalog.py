@@ -1,4 +1,4 @@
-"""The catalog's revisions against a real fleet: what is applied serves, rolls without a failed request, and returns."""
+"""The catalog's revisions against a real fleet: what is applied serves, and rolls without a failed request."""
 
 from __future__ import annotations
 

@@ -238,3 +238,22 @@ def test_a_profile_that_is_held_back_by_failures_is_planned_as_if_it_were_not() 
     here.crash_engine(machine, replica.shards[0].shard_id)
     here.run(2.0)
     assert only(plan(here, model(replicas=2))).unplaced == 0
+
+
+def test_a_profile_that_is_mended_is_tried_at_once_and_not_held_back_by_its_old_form_s_failures() -> None:
+    here = world(model(replicas=1))
+    for _ in range(3):  # it crashes whenever it has come up, so that it is held back for longer and longer
+        for machine in here.machines.values():
+            for shard_id in list(machine.held):
+                here.crash_engine(machine, shard_id)
+        here.run(12.0)
+    for machine in here.machines.values():
+        for shard_id in list(machine.held):
+            here.crash_engine(machine, shard_id)
+    here.run(2.0)
+    assert here.replicas("a") == []
+    here.run(2.0)
+    assert here.replicas("a") == [], "it is held back"
+    here.catalog = catalog(model(replicas=1, args=["--mended"]))
+    here.run(3.0)
+    assert len(here.serving("a")) == 1

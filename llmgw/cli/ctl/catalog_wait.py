@@ -52,11 +52,18 @@ def wait_until_ready(api: AdminClient, revision: int) -> None:
         if progress != said:
             note(progress)
             said = progress
-        under_way = settling or any(replica.state in _UNDER_WAY for replica in replicas)
+        under_way = settling or any(_under_way(replica) for replica in replicas)
         stuck = 0 if under_way else stuck + 1
         if stuck >= STUCK_LOOKS:
             raise SentenceError("\n".join(_reasons(api, revision, models) or missing))
         time.sleep(POLL_S)
+
+
+def _under_way(replica: ReplicaView) -> bool:
+    """Whether something goes on with it; of one whose rests are on a lost node nothing is to be expected."""
+    if replica.state not in _UNDER_WAY:
+        return False
+    return not replica.shards or any(shard.phase not in ("lost", "stopped", "failed") for shard in replica.shards)
 
 
 def _missing(models: list[ModelView], replicas: list[ReplicaView]) -> list[str]:
