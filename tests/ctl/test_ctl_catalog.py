@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from llmgw.cli.ctl.catalog_text import catalog_yaml
@@ -172,7 +172,8 @@ profiles = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@example(profile={"engine": "sim", "env": {"A": "\x85"}, "args": ["\u2028", "é", "\ufeff", "a\n"]}, alias="null")
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(profile=profiles, alias=st.sampled_from(["null", "405", "no", "1.10", "12:30"]))
 def test_any_catalog_reads_back_from_its_yaml(tmp_path: Path, profile: dict[str, object], alias: str) -> None:
     catalog = catalog_of([{"name": "a", "aliases": [alias], "profiles": [profile]}])
@@ -211,14 +212,14 @@ def test_wait_follows_until_all_is_ready_in_its_new_form(
 def test_wait_says_what_is_not_ready_and_why_when_nothing_goes_on(
     served: ServedAdmin, backend: ScriptedBackend, home: Path
 ) -> None:
-    backend.models_known = [chat(2, 1, "cannot be placed: needs 1 node with 8 free GPUs")]
+    backend.models_known = [chat(2, 1)]
     on_a_lost_node = replica("two", model="chat", state="failed")
     shards = [msgspec.structs.replace(shard, phase="lost") for shard in on_a_lost_node.shards]
     on_a_lost_node = msgspec.structs.replace(on_a_lost_node, shards=shards)
     backend.replicas_known = [replica("one", model="chat"), on_a_lost_node]
     done = ctl("apply", "catalog.yaml", "--yes", "--wait", home=home, served=served)
     assert done.returncode == 1
-    last = "error: chat/default: 1 of 2 ready: cannot be placed: needs 1 node with 8 free GPUs"
+    last = "error: chat/default: 1 of 2 ready: 1 of 2 run; no fabric has 2 nodes with 4 free GPUs"
     assert last in done.stderr
 
 

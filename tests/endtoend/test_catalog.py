@@ -185,6 +185,26 @@ def test_what_finds_no_place_is_said_by_the_plan_and_by_wait(fleet: RunningFleet
     fleet.ctl("catalog", "rollback", str(first), "--yes", "--wait", timeout_s=60)
 
 
+def test_a_form_that_does_not_come_up_is_told_by_wait_with_the_engine_s_words_and_what_served_goes_on(
+    fleet: RunningFleet, write: Write
+) -> None:
+    first = ruling(fleet)
+    serving = {r["replica_id"] for r in fleet.ready("demo/small")}
+    catalog = shown(fleet)
+    small(catalog)["args"] += ["--no-such-flag"]
+    done = fleet.ctl("apply", write(catalog), "--yes", "--wait", ok=False, timeout_s=60)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(
+        "error: demo/small/default: 0 of 2 ready, 2 still in a form that is not wanted any more: the"
+    )
+    assert "no-such-flag" in last
+    assert {r["replica_id"] for r in fleet.ready("demo/small")} == serving
+    assert ask(fleet, "demo/small") == 200
+    fleet.ctl("catalog", "rollback", str(first), "--yes", "--wait", timeout_s=60)
+    assert {r["replica_id"] for r in fleet.ready("demo/small")} == serving
+
+
 def test_a_revision_that_never_was_comes_with_those_that_are(fleet: RunningFleet) -> None:
     done = fleet.ctl("catalog", "rollback", "999", "--yes", ok=False)
     assert done.returncode == 1

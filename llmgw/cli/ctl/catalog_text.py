@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from llmgw.cli.ctl import cells
@@ -40,7 +41,9 @@ def catalog_yaml(models: list[dict[str, Any]]) -> str:
         models = catalog_of(models).model_dump(mode="json", exclude_defaults=True).get("models", [])
     except ConfigError:
         pass  # the server is newer and says more than is known here: all of it is shown
-    text: str = yaml.safe_dump({"models": models}, sort_keys=False, allow_unicode=True, width=2**31)
+    # Unprintable characters beyond ASCII (U+0085 is a line's end to YAML) survive only when all are escaped.
+    printable = json.dumps(models, ensure_ascii=False).isprintable()
+    text: str = yaml.safe_dump({"models": models}, sort_keys=False, allow_unicode=printable, width=2**31)
     return text
 
 

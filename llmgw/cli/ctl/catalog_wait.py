@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from llmgw.cli.ctl import cells
@@ -55,7 +56,7 @@ def wait_until_ready(api: AdminClient, revision: int) -> None:
         under_way = settling or any(_under_way(replica) for replica in replicas)
         stuck = 0 if under_way else stuck + 1
         if stuck >= STUCK_LOOKS:
-            raise SentenceError("\n".join(_reasons(api, revision, models) or missing))
+            raise SentenceError("\n".join(_reasons(api, revision, missing)))
         time.sleep(POLL_S)
 
 
@@ -66,27 +67,27 @@ def _under_way(replica: ReplicaView) -> bool:
     return not replica.shards or any(shard.phase not in ("lost", "stopped", "failed") for shard in replica.shards)
 
 
-def _missing(models: list[ModelView], replicas: list[ReplicaView]) -> list[str]:
-    """What is not as it should be, a sentence each."""
+def _missing(models: list[ModelView], replicas: list[ReplicaView]) -> dict[tuple[str, str], str]:
+    """(model, profile) → what is not as it should be, one sentence without its reason."""
     live = [replica for replica in replicas if replica.state in ("adopting", "starting", "ready")]
-    known = {(model.name, profile.name) for model in models for profile in model.profiles}
-    found = []
-    for model in models:
-        for profile in model.profiles:
-            ready = [
-                replica
-                for replica in live
-                if (replica.model, replica.profile, replica.state) == (model.name, profile.name, "ready")
-                and not replica.outdated
-            ]
-            if len(ready) < profile.wanted:
-                why = f": {cells.text(profile.reason)}" if profile.reason else ""
-                found.append(f"{model.name}/{profile.name}: {len(ready)} of {profile.wanted} are ready{why}")
-    found += [
-        f"{replica.replica_id} runs in a form that the catalog does not want any more"
+    ready = Counter(
+        (replica.model, replica.profile) for replica in live if replica.state == "ready" and not replica.outdated
+    )
+    wanted = {(model.name, profile.name): profile.wanted for model in models for profile in model.profiles}
+    old = Counter(
+        (replica.model, replica.profile)
         for replica in live
-        if replica.outdated or (replica.model, replica.profile) not in known
-    ]
+        if replica.outdated or (replica.model, replica.profile) not in wanted
+    )
+    found = {}
+    for key in dict.fromkeys([*wanted, *old]):
+        said = []
+        if ready[key] < wanted.get(key, 0):
+            said.append(f"{ready[key]} of {wanted[key]} ready")
+        if old[key]:
+            said.append(f"{old[key]} still in a form that is not wanted any more")
+        if said:
+            found[key] = f"{'/'.join(key)}: {', '.join(said)}"
     return found
 
 
@@ -108,18 +109,22 @@ def _with_progress(replica: ReplicaView) -> str:
     return f"{replica.replica_id} ({told[0]})" if told else replica.replica_id
 
 
-def _reasons(api: AdminClient, revision: int, models: list[ModelView]) -> list[str]:
-    """Why nothing goes on: the last failures, and what the plan of this very revision finds no place for."""
-    from llmgw.messages.admin import CatalogPlan
+def _reasons(api: AdminClient, revision: int, missing: dict[tuple[str, str], str]) -> list[str]:
+    """Each sentence with why nothing goes on: from `explain`, the last failure, or the plan of this revision."""
+    from llmgw.messages.admin import CatalogPlan, ExplainView
 
     plan = shaped(api.post("catalog/plan", {"revision": revision}), CatalogPlan)
-    failing = [
-        f"{model.name}/{profile.name}: {profile.ready} of {profile.wanted} ready: {cells.text(profile.reason)}"
-        for model in models
-        for profile in model.profiles
-        if profile.ready < profile.wanted and profile.reason
-    ]
-    placed = {reason.partition(": ")[0] for reason in failing}
-    return failing + [
-        cells.text(warning) for warning in plan.warnings if warning.partition(": ")[0] not in placed
-    ]
+    planned = {(model.name, profile.name): profile for model in plan.models for profile in model.profiles}
+    sentences = []
+    for key, sentence in missing.items():
+        explained = shaped(api.get("explain", model=key[0]), ExplainView)
+        profile = next((profile for profile in explained.profiles if profile.name == key[1]), None)
+        why = None
+        if profile is not None and profile.ready < profile.wanted:
+            why = profile.summary
+        elif profile is not None and profile.last_failure:
+            why = f"the last failure: {profile.last_failure}"
+        elif key in planned:
+            why = planned[key].never or planned[key].reason
+        sentences.append(f"{sentence}: {cells.text(why)}" if why else sentence)
+    return sentences
