@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
@@ -35,13 +36,20 @@ def parse_duration_s(value: Any) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest spelling that `parse_duration_s` reads back: 300.0 → `5m`."""
-    if seconds < 1 and seconds:
-        return f"{seconds * 1000:g}ms"
+    """The shortest spelling that `parse_duration_s` reads back as the very same number: 300.0 → `5m`."""
+    if 0 < seconds < 1:
+        text = f"{_digits(seconds * 1000)}ms"
+        return text if parse_duration_s(text) == seconds else f"{_digits(seconds)}s"
     for unit in ("d", "h", "m"):
         if seconds and seconds % _UNITS_S[unit] == 0:
-            return f"{seconds / _UNITS_S[unit]:g}{unit}"
-    return f"{seconds:g}s"
+            return f"{_digits(seconds / _UNITS_S[unit])}{unit}"
+    return f"{_digits(seconds)}s"
+
+
+def _digits(value: float) -> str:
+    """The shortest digits that are exactly this number, never with an exponent, which no duration has."""
+    text = format(Decimal(repr(float(value))), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 Duration = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(format_duration, return_type=str)]

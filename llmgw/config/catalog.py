@@ -125,7 +125,11 @@ class StaticEndpoint(Model):
         if parts.query or parts.fragment or parts.username or parts.password:
             # The value is not repeated: it may hold a password, and errors end up in logs.
             raise ValueError("the URL carries a query, a fragment or a password; keys go into api_key_file")
-        return value.rstrip("/").removesuffix("/v1")
+        base = value.rstrip("/").removesuffix("/v1")
+        if base.endswith(("/", "/v1")):
+            # Read once more, as the store does, it would lose another part and mean another place.
+            raise ValueError(f"{value!r} has slashes or /v1 twice at its end; write it up to what precedes /v1")
+        return base
 
 
 class CatalogModel(Model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,11 +11,12 @@ from pydantic import ValidationError
 
 from llmgw.config.agent import AgentConfig
 from llmgw.config.base import Model
+from llmgw.config.catalog import Catalog
 from llmgw.config.errors import ConfigError
 from llmgw.config.overrides import apply_overrides
 from llmgw.config.schema import Path as KeyPath
 from llmgw.config.schema import Shape, shape_at
-from llmgw.config.sentences import complaints, dotted, shown
+from llmgw.config.sentences import complaints, dotted, shown, unknown_key
 from llmgw.config.server import ServerConfig
 from llmgw.config.yaml_lines import BYTES_MAX, Node, YamlProblem, read_yaml
 
@@ -24,6 +26,14 @@ SENTENCES_MAX = 20
 SENTENCE_CHARS_MAX = 800
 
 Config = TypeVar("Config", bound=Model)
+
+
+@dataclass(frozen=True)
+class CatalogFile:
+    """A catalog as a file has it. `ignored` names the server's own keys beside it, which are not read."""
+
+    catalog: Catalog
+    ignored: tuple[str, ...] = ()
 
 
 def load_server_config(path: Path | None, environ: Mapping[str, str]) -> ServerConfig:
@@ -42,20 +52,68 @@ def load_agent_config(path: Path | None, environ: Mapping[str, str]) -> AgentCon
     return _load(AgentConfig, path, environ, AGENT_PREFIX)
 
 
+def load_catalog_file(path: Path) -> CatalogFile:
+    """The `models:` of a file that holds nothing else, or of a whole `server.yaml` (its other keys are not read).
+
+    Raises ConfigError, whose text is one sentence a line. A file that does not say `models:` is refused: taken
+    for an empty catalog it would stop everything. `models: []` says it.
+    """
+    root = _read(path, "")
+    assert isinstance(root.value, dict)
+    problems = [
+        (child.line, f"{path} line {child.line}: {key}: {unknown_key(ServerConfig, (key,))}")
+        for key, child in root.value.items()
+        if key not in ServerConfig.model_fields
+    ]
+    ignored = tuple(key for key in root.value if key in ServerConfig.model_fields and key != "models")
+    models = root.value.get("models")
+    if not problems and (models is None or models.empty or models.value is None):
+        where = f"{path} line {models.line}" if models is not None else str(path)
+        word = "missing" if models is None else "empty"
+        raise ConfigError(
+            f"{where}: models: {word}; an empty catalog stops everything: write the models below it, or "
+            "`models: []` if that is meant"
+        )
+    only = replace(root, value={"models": models} if models is not None else {})
+    catalog = _validated(Catalog, _without_empty_groups(Catalog, only, problems, path), only, path, problems)
+    return CatalogFile(catalog, ignored)
+
+
+def catalog_of(models: object) -> Catalog:
+    """Data that was sent (lists, dicts, text, numbers) as a catalog. Raises ConfigError, one sentence a line."""
+    try:
+        return Catalog.model_validate({"models": models})
+    except ValidationError as error:
+        sentences = [f"{dotted(item.path) or 'models'}: {item.sentence}" for item in complaints(Catalog, error)]
+        raise ConfigError(_told([(0, sentence) for sentence in sentences])) from None
+
+
 def _load(model: type[Config], path: Path | None, environ: Mapping[str, str], prefix: str) -> Config:
-    root = _read(path) if path is not None else None
+    root = _read(path, "with --config") if path is not None else None
     problems: list[tuple[int, str]] = []
     data: dict[str, Any] = {}
     if root is not None:
         data = _without_empty_groups(model, root, problems, path)
     origins, refused = apply_overrides(model, data, environ, prefix)
     problems += [(0, sentence) for sentence in refused]
+    return _validated(model, data, root, path, problems, origins, prefix)
+
+
+def _validated(
+    model: type[Config],
+    data: dict[str, Any],
+    root: Node | None,
+    path: Path | None,
+    problems: list[tuple[int, str]],
+    origins: dict[KeyPath, str] | None = None,
+    prefix: str = "",
+) -> Config:
     config: Config | None = None
     try:
         config = model.model_validate(data)
     except ValidationError as error:
         for complaint in complaints(model, error):
-            line, place = _place(complaint.path, root, origins, path, prefix)
+            line, place = _place(complaint.path, root, origins or {}, path, prefix)
             key = dotted(complaint.path)
             problems.append(
                 (line, f"{place}: {key}: {complaint.sentence}" if key else f"{place}: {complaint.sentence}")
@@ -79,16 +137,17 @@ def _one_line(sentence: str) -> str:
     return text if len(text) <= SENTENCE_CHARS_MAX else text[: SENTENCE_CHARS_MAX - 1] + "…"
 
 
-def _read(path: Path) -> Node:
-    """The file's root, which is a mapping. Raises ConfigError."""
+def _read(path: Path, hint: str) -> Node:
+    """The file's root, which is a mapping. Raises ConfigError; `hint` says how the path is given."""
     try:
         with path.open("rb") as file:
             # Not more than the limit, whatever the file says of its size: it may be a pipe or a device.
             data = file.read(BYTES_MAX + 1)
     except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file; give its path with --config") from None
+        advice = f"; give its path {hint}" if hint else ""
+        raise ConfigError(f"{path}: there is no such file{advice}") from None
     except IsADirectoryError:
-        raise ConfigError(f"{path}: is a folder; give the path of a file in it with --config") from None
+        raise ConfigError(f"{path}: is a folder; give the path of a file in it {hint}".rstrip()) from None
     except PermissionError:
         raise ConfigError(f"{path}: this user may not read it; change its owner or mode") from None
     except (OSError, ValueError) as error:

@@ -243,6 +243,29 @@ def choose_seats(fleet: Fleet, wanted: Wanted, room: Room) -> Chosen | None:
     return _choose(room.feasible(fleet, wanted), wanted, room)
 
 
+def never(fleet: Fleet, wanted: Wanted) -> str | None:
+    """Why no node that is known could host it, were the whole fleet empty and well; None when some could.
+
+    A node that has not registered yet may offer anything, so it always could. Without any node at all the answer
+    is None: nothing is known.
+    """
+    profile = wanted.profile
+    room = Room(used={}, replicas_of={}, singles_on_fabric={})
+    able: list[Node] = []
+    refused: dict[str, list[str]] = {}
+    for node in fleet.nodes.values():
+        reason = next((f.reason for f in FILTERS if f.lasting and f.refuses(node, wanted, room)), None)
+        if reason is None or node.state is NodeState.UNKNOWN:
+            able.append(node)
+        else:
+            refused.setdefault(reason, []).append(node.node_id)
+    if not fleet.nodes or any(node.state is NodeState.UNKNOWN for node in able):
+        return None
+    if able and (profile.nodes == 1 or _choose_gang(able, wanted, room) is not None):
+        return None
+    return _why_not(fleet, wanted, Verdict(None, feasible=[node.node_id for node in able], refused=refused))
+
+
 def place(fleet: Fleet, wanted: Wanted, room: Room) -> Verdict:
     """What `choose_seats` finds, with every filter's tally: the answer for people."""
     verdict = Verdict(seats=None)
@@ -327,7 +350,8 @@ def _why_not(fleet: Fleet, wanted: Wanted, verdict: Verdict) -> str:
     profile = wanted.profile
     if not fleet.nodes:
         return "no node has ever registered"
-    need = f"{profile.nodes} node{'s' if profile.nodes > 1 else ''} with {profile.gpus_per_node} free GPUs"
+    gpus = "1 free GPU" if profile.gpus_per_node == 1 else f"{profile.gpus_per_node} free GPUs"
+    need = f"{profile.nodes} node{'s' if profile.nodes > 1 else ''} with {gpus}"
     if profile.nodes > 1:
         need += " on one fabric"
     tally = "; ".join(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llmgw.config.catalog import Catalog, Profile
+from llmgw.config.catalog import Catalog, CatalogModel, Profile
 from llmgw.fleet.actions import (
     Action,
     AdoptReplica,
@@ -28,7 +28,7 @@ from llmgw.fleet.actions import (
 from llmgw.fleet.distrust import judge_rollouts, judge_trust
 from llmgw.fleet.health import judge_replicas
 from llmgw.fleet.liveness import end_settling, judge_nodes
-from llmgw.fleet.model import COMMANDED, LOST, Fleet, NodeState, Replica, ReplicaState
+from llmgw.fleet.model import COMMANDED, LOST, Backoff, Fleet, NodeState, Replica, ReplicaState
 from llmgw.fleet.placement import Room, Wanted, choose_seats
 from llmgw.fleet.sets import Sets, ShardSet
 from llmgw.fleet.settings import FleetSettings
@@ -216,7 +216,7 @@ def _replacements(sets: Sets, now: float, new_id: NewId) -> list[Action]:
                 moving.add(replica.model)
                 actions.append(DrainReplica(replica.replica_id, f"{reason} (stop_first)"))
                 continue
-            if _held_back(fleet, replica.model, profile, now):
+            if _held_back(fleet, found[0], profile, now):
                 continue
             if room is None:
                 room = Room.of(fleet)
@@ -246,7 +246,7 @@ def _counts(sets: Sets, now: float, new_id: NewId) -> list[Action]:
     actions: list[Action] = [_end(replica, why) for replica, why in sets.surplus]
     room: Room | None = None
     for name, profile, count in sets.short:
-        if _held_back(fleet, name, profile, now):
+        if _held_back(fleet, sets.catalog.by_name[name], profile, now):
             continue
         if room is None:
             room = Room.of(fleet)
@@ -287,8 +287,16 @@ def _idle(fleet: Fleet, replica: Replica) -> bool:
     return True
 
 
-def _held_back(fleet: Fleet, model: str, profile: Profile, now: float) -> bool:
-    backoff = fleet.backoff.get((model, profile.name))
+def backoff_of(fleet: Fleet, model: CatalogModel, profile: Profile) -> Backoff | None:
+    """What failures of the profile hold it back; those of a form that it had before do not."""
+    backoff = fleet.backoff.get((model.name, profile.name))
+    if backoff is None or backoff.profile_hash != model.profile_hashes[profile.name]:
+        return None
+    return backoff
+
+
+def _held_back(fleet: Fleet, model: CatalogModel, profile: Profile, now: float) -> bool:
+    backoff = backoff_of(fleet, model, profile)
     return backoff is not None and now < backoff.not_before
 
 

@@ -5,6 +5,8 @@ Times are seconds since the epoch (UTC), ages and durations seconds, sizes as th
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from llmgw.messages.agent import FabricOffer, Gpu, Port, Progress
@@ -221,12 +223,134 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     profile: str | None = None
     """May be left out for a model with one profile."""
 
+    confirmed: bool = False
+    """Said yes to stopping more than a fifth of the ready replicas."""
+
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of `POST /api/v1/nodes/{node}/drain`; an empty body is the default."""
 
     force: bool = False
     """Stop what cannot be moved, and do not wait for replacements."""
+
+
+class ProfilePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a catalog would do to one profile."""
+
+    name: str
+    change: str
+    """`added`, `removed`, `changed` or `unchanged`."""
+    replicas_before: int = 0
+    replicas_after: int = 0
+    rolled_by: list[str] = []
+    """Keys that changed and are part of the running form, those of the model included: its replicas roll."""
+    keys: list[str] = []
+    """Keys that changed and roll nothing."""
+    starts: int = 0
+    """Replicas that are started beside those that are there."""
+    stops: int = 0
+    """Replicas that end without another in their place."""
+    rolls: int = 0
+    """Replicas that are replaced, one of a model at a time."""
+    later: int = 0
+    """Of the starts, those that find room only when others have stopped."""
+    unplaced: int = 0
+    """Of the wanted replicas, and of those to be replaced, those for which there is no room even then."""
+    reason: str | None = None
+    """Placement's sentence for those that are later or unplaced."""
+    never: str | None = None
+    """Why no node that is known today could host it, however long one waits."""
+
+
+class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a catalog would do to one model."""
+
+    name: str
+    change: str
+    """`added`, `removed`, `changed` or `unchanged`."""
+    keys: list[str] = []
+    """Keys of the model itself that changed."""
+    endpoints_added: list[str] = []
+    endpoints_removed: list[str] = []
+    endpoints_changed: list[str] = []
+    """Static endpoints (URLs) whose key file or model name changed."""
+    profiles: list[ProfilePlan] = []
+
+
+class CatalogPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /api/v1/catalog/plan`: what a catalog would do to the fleet as it stands. Nothing is changed."""
+
+    base: int
+    """The revision that ruled when the plan was made: what `POST /api/v1/catalog` must name."""
+    unchanged: bool
+    """The catalog is the ruling one: applying it makes no revision."""
+    models: list[ModelPlan] = []
+    """Models that change, or of which something cannot be placed."""
+    models_unchanged: int = 0
+    """How many models are not in `models`."""
+    starts: int = 0
+    stops: int = 0
+    rolls: int = 0
+    ready: int = 0
+    """Replicas that are ready now."""
+    ready_stopped: int = 0
+    """Of those, the ones that would be stopped with none in their place."""
+    confirm: str | None = None
+    """Why this must be confirmed (it would stop too much); None when it need not be."""
+    warnings: list[str] = []
+
+
+class PlanCatalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of `POST /api/v1/catalog/plan`: `models` as in the file, or the number of an earlier revision."""
+
+    models: list[dict[str, Any]] | None = None
+    revision: int | None = None
+
+
+class ApplyCatalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of `POST /api/v1/catalog`."""
+
+    base: int
+    """The revision that the plan was made against; another one rules by now: 409."""
+    models: list[dict[str, Any]] | None = None
+    revision: int | None = None
+    """Instead of `models`: make the content of an earlier revision the next one."""
+    note: str = ""
+    """What history keeps of the reason, at most 200 characters."""
+    confirmed: bool = False
+    """Said yes to what the plan's `confirm` says."""
+
+
+class AppliedCatalog(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to an apply: one sentence, the revision that rules now, and the plan it was done by."""
+
+    message: str
+    revision: int
+    warnings: list[str] = []
+    plan: CatalogPlan
+
+
+class CatalogView(msgspec.Struct, frozen=True, kw_only=True):
+    """`GET /api/v1/catalog`: one revision with its content."""
+
+    revision: int
+    at: float
+    by: str
+    note: str = ""
+    ruling: bool
+    models: list[dict[str, Any]]
+    """As `POST /api/v1/catalog` and the file take them, every key written out."""
+
+
+class CatalogRevisionView(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of `GET /api/v1/catalog/revisions`."""
+
+    revision: int
+    at: float
+    by: str
+    """The name of the token, `server.yaml` (it seeded an empty store) or `SIGHUP`."""
+    note: str = ""
+    ruling: bool = False
 
 
 class CreateToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

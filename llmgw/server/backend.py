@@ -8,7 +8,6 @@ from pathlib import Path
 
 import llmgw
 from llmgw.config.catalog import Catalog, CatalogModel, Profile
-from llmgw.fleet.events import Event
 from llmgw.fleet.model import Node, NodeState, Replica
 from llmgw.messages.admin import (
     Done,
@@ -26,7 +25,8 @@ from llmgw.messages.admin import (
 from llmgw.messages.findings import Finding
 from llmgw.pki.expiry import CertificateEnd
 from llmgw.server.admin.backend import AdminError
-from llmgw.server.catalogs import scaled, static_endpoints
+from llmgw.server.catalog_owner import CatalogOwner
+from llmgw.server.catalogs import CatalogError, scaled
 from llmgw.server.hub import Failure, Hub, HubError
 from llmgw.server.metrics import Metrics, Source
 from llmgw.server.store.errors import StoreError
@@ -57,6 +57,7 @@ class Backend:
         *,
         listen: str,
         config_path: Path | None,
+        revision: int,
         started_at: float,
         routers: Callable[[], list[str]],
         problems: Callable[[], list[Finding]],
@@ -65,7 +66,7 @@ class Backend:
         self._hub = hub
         self._store = store
         self._listen = listen
-        self._config_path = config_path
+        self.catalog = CatalogOwner(hub, store, revision=revision, config_path=config_path)
         self._started_at = started_at
         self._routers = routers
         self._problems = problems
@@ -150,33 +151,38 @@ class Backend:
 
     # Changing.
 
-    async def scale(self, model: str, profile: str | None, replicas: int, *, by: str) -> Done:
+    async def scale(
+        self, model: str, profile: str | None, replicas: int, *, confirmed: bool = False, by: str
+    ) -> Done:
         """Another replica count: a new catalog revision."""
         if not 0 <= replicas <= REPLICAS_MAX:
             raise AdminError(400, "bad_count", f"{replicas} is not a number of replicas from 0 to {REPLICAS_MAX}")
         found = self._model(model)
         which = self._profile(found, profile)
         name = f"{found.name}/{which.name}"
-        if which.replicas == replicas:
-            return Done(message=f"{name} has {replicas} already")
-        catalog = scaled(self._hub.catalog, found, which, replicas)
+
+        def edit(catalog: Catalog) -> Catalog:
+            # Of the catalog that rules when it is this change's turn: another may have come first.
+            now_there = catalog.find(found.name, which.name)
+            if now_there is None:
+                raise AdminError(
+                    409, "gone", f"{name} has just been taken out of the catalog; nothing was changed"
+                )
+            return scaled(catalog, *now_there, replicas)
+
         note = f"{name}: {which.replicas} → {replicas} replicas"
-        number = await self.take_catalog(catalog, by, note)
+        try:
+            number = await self.catalog.change(edit, by, note, confirmed=confirmed)
+        except CatalogError as error:
+            raise AdminError(409, "bad_catalog", str(error)) from None
+        if number is None:
+            return Done(message=f"{name} has {replicas} already")
         warnings = [
             p.summary
             for p in self.explain(found.name).profiles
             if p.name == which.name and not p.feasible and replicas
         ]
         return Done(message=f"{note} (catalog revision {number})", warnings=warnings)
-
-    async def take_catalog(self, catalog: Catalog, by: str, note: str) -> int:
-        """Make a catalog the next revision and let it rule. Returns its number."""
-        static = static_endpoints(catalog, self._config_path)
-        number = await self._store.add_catalog_revision(catalog, by, note, self._now())
-        self._hub.set_catalog(
-            catalog, static, Event("catalog", f"revision {number}", "applied", f"{note}, by {by}")
-        )
-        return number
 
     async def restart(self, replica_id: str, *, by: str) -> Done:
         """Replace a replica by a fresh one; the fresh one is ready before this one stops."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from llmgw.config.catalog import Catalog, CatalogModel, Profile
 from llmgw.config.errors import SentenceError
-from llmgw.fleet.model import Fleet, ReplicaState
 from llmgw.messages.routes import RouteEndpoint
 from llmgw.server.store.interface import StoreInterface
 
-STOPS_UNASKED_MAX = 0.2
-"""A revision that would stop more than this share of the ready replicas is not taken without being asked for."""
+KEY_BYTES_MAX = 4096
 
 
 class CatalogError(SentenceError):
@@ -45,29 +46,11 @@ def scaled(catalog: Catalog, model: CatalogModel, profile: Profile, replicas: in
     return Catalog(models=[changed if other.name == model.name else other for other in catalog.models])
 
 
-def stops_too_many(fleet: Fleet, catalog: Catalog) -> str | None:
-    """A sentence when the catalog would stop more than a fifth of the ready replicas, or None."""
-    ready = [replica for replica in fleet.replicas.values() if replica.state is ReplicaState.READY]
-    stopped = 0
-    by_profile: dict[tuple[str, str], int] = {}
-    for replica in ready:
-        key = (replica.model, replica.profile)
-        by_profile[key] = by_profile.get(key, 0) + 1
-    for (model, profile), count in by_profile.items():
-        found = catalog.find(model, profile)
-        stopped += max(0, count - (found[1].replicas if found is not None else 0))
-    if stopped <= STOPS_UNASKED_MAX * len(ready):
-        return None
-    return f"it would stop {stopped} of {len(ready)} ready replicas, more than {STOPS_UNASKED_MAX:.0%}"
-
-
 def static_endpoints(catalog: Catalog, beside: Path | None) -> dict[str, list[RouteEndpoint]]:
     """Every model's static endpoints, their keys read from their files (relative to the configuration).
 
     Raises CatalogError with a sentence for a key file that cannot be read.
     """
-    from urllib.parse import urlsplit
-
     found: dict[str, list[RouteEndpoint]] = {}
     for model in catalog.models:
         for number, endpoint in enumerate(model.endpoints):
@@ -92,13 +75,22 @@ def _read_key(model: str, file: str | None, beside: Path | None) -> str | None:
         return None
     path = Path(file) if beside is None else beside.parent / file
     try:
-        key = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
+        key = _regular_text(path).strip()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         raise CatalogError(
             f"the key file {path} of model {model!r} cannot be read ({why}); "
             "make it readable or correct api_key_file"
         ) from None
-    if not key or not key.isprintable() or len(key) > 4096:
+    if not key or not key.isprintable() or len(key) > KEY_BYTES_MAX:
         raise CatalogError(f"the key file {path} of model {model!r} does not hold one line with a key")
     return key
+
+
+def _regular_text(path: Path) -> str:
+    """The beginning of a file. Whoever names a pipe or a device must not keep the server waiting."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is not a file")
+        return file.read(KEY_BYTES_MAX + 2).decode("ascii")

@@ -24,11 +24,12 @@ from llmgw.pki.renewal import Renewer
 from llmgw.pki.revocation import RevocationList
 from llmgw.pki.tls import ServerCertificate, agents_server_context
 from llmgw.server.admin.app import create_admin_app
+from llmgw.server.admin.backend import AdminError
 from llmgw.server.admin_file import write_admin_file
 from llmgw.server.agents_api import AgentsApi
 from llmgw.server.asgi import AsgiServer, serve_asgi
 from llmgw.server.backend import Backend
-from llmgw.server.catalogs import ruling_catalog, static_endpoints, stops_too_many
+from llmgw.server.catalogs import ruling_catalog, static_endpoints
 from llmgw.server.deciding import decide
 from llmgw.server.hub import Clock, Hub
 from llmgw.server.ids import RandomIds
@@ -100,6 +101,7 @@ class _ControlProcess:
             store,
             listen=config.listen,
             config_path=self._config_path,
+            revision=revision,
             started_at=time.time(),
             routers=routers.names,
             problems=lambda: [*routers.findings(), *self._certificate_findings()],
@@ -112,7 +114,7 @@ class _ControlProcess:
             asyncio.create_task(Prober(hub).run(), name="prober"),
             asyncio.create_task(self._refresh_certificates(store), name="certificates"),
         ]
-        self._handle_signals(hub, backend)
+        self._handle_signals(backend)
         where = ", ".join(routers.names()) or config.listen
         log.info("serving", models=len(catalog.models), catalog_revision=revision, router=where)
         stopped = asyncio.create_task(self._stop.wait())
@@ -217,7 +219,7 @@ class _ControlProcess:
             found += self._revocations.findings()
         return found
 
-    def _handle_signals(self, hub: Hub, backend: Backend) -> None:
+    def _handle_signals(self, backend: Backend) -> None:
         loop = asyncio.get_running_loop()
 
         def stop() -> None:
@@ -231,27 +233,25 @@ class _ControlProcess:
         reloads: set[asyncio.Task[None]] = set()
 
         def reload() -> None:
-            task = loop.create_task(self._reload(hub, backend))
+            task = loop.create_task(self._reload(backend))
             reloads.add(task)
             task.add_done_callback(reloads.discard)
 
         loop.add_signal_handler(signal.SIGHUP, reload)
 
-    async def _reload(self, hub: Hub, backend: Backend) -> None:
+    async def _reload(self, backend: Backend) -> None:
         """SIGHUP: `models:` become the next revision, unless that would stop too much unasked."""
         try:
             catalog = load_server_config(self._config_path, os.environ).catalog
-            if catalog == hub.catalog:
-                log.info("the configuration's models are those that rule already")
-                return
-            refusal = stops_too_many(hub.fleet, catalog)
-            if refusal is not None:
-                log.error("the configuration's models are not taken", reason=refusal)
-                return
-            number = await backend.take_catalog(catalog, "SIGHUP", "models of the configuration")
+            number = await backend.catalog.change(lambda _: catalog, "SIGHUP", "models of the configuration")
+        except (SentenceError, AdminError) as error:
+            remedy = f"llmgw ctl apply {self._config_path} shows what it would do, and asks"
+            log.error("the configuration's models are not taken", reason=str(error), remedy=remedy)
+            return
+        if number is None:
+            log.info("the configuration's models are those that rule already")
+        else:
             log.info("the configuration's models rule", catalog_revision=number)
-        except SentenceError as error:
-            log.error("the configuration is not taken", reason=str(error))
 
 
 def _settings(config: ServerConfig) -> FleetSettings:

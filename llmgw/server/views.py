@@ -6,6 +6,7 @@ from llmgw.config.addresses import join_host_port
 from llmgw.config.catalog import CatalogModel, Profile
 from llmgw.fleet.model import Fleet, Node, NodeState, Replica, ReplicaState, Shard
 from llmgw.fleet.placement import Room, Wanted, place
+from llmgw.fleet.reconcile import backoff_of
 from llmgw.fleet.routes import endpoint_of
 from llmgw.fleet.sets import leaving_reason, replacement_of
 from llmgw.messages.admin import (
@@ -227,7 +228,7 @@ def _explain(hub: Hub, model: CatalogModel, profile: Profile) -> ExplainProfile:
     ready = sum(1 for replica in replicas if replica.state is ReplicaState.READY)
     live = sum(1 for replica in replicas if replica.live)
     verdict = place(fleet, Wanted(model.name, profile), Room.of(fleet))
-    backoff = fleet.backoff.get((model.name, profile.name))
+    backoff = backoff_of(fleet, model, profile)
     wait_s = backoff.not_before - hub.clock.monotonic() if backoff is not None else 0.0
     if ready >= profile.replicas:
         summary = f"{ready} of {profile.replicas} wanted are ready"

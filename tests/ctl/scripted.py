@@ -7,7 +7,13 @@ import ssl
 import threading
 from typing import Any
 
+from llmgw.config.load import catalog_of
 from llmgw.messages.admin import (
+    AppliedCatalog,
+    ApplyCatalog,
+    CatalogPlan,
+    CatalogRevisionView,
+    CatalogView,
     Done,
     ExplainProfile,
     ExplainView,
@@ -15,9 +21,12 @@ from llmgw.messages.admin import (
     FilterTally,
     HistoryEntry,
     LogView,
+    ModelPlan,
     ModelView,
     NewToken,
     NodeView,
+    PlanCatalog,
+    ProfilePlan,
     ProfileView,
     ReplicaView,
     ServerView,
@@ -74,6 +83,70 @@ def replica(name: str, **changes: Any) -> ReplicaView:
         ],
     }
     return ReplicaView(**(facts | changes))
+
+
+CATALOG = [{"name": "a", "aliases": ["b"], "profiles": [{"engine": "sim", "load_timeout": "1234567s"}]}]
+
+
+class ScriptedCatalog:
+    """Two revisions, of which 2 rules, and a plan that a test may replace."""
+
+    def __init__(self, asked: list[tuple[Any, ...]]) -> None:
+        self.asked = asked
+        self.ruling = 2
+        self.refuse: AdminError | None = None
+        profile = ProfilePlan(
+            name="default", change="changed", replicas_before=1, replicas_after=3, rolled_by=["args"],
+            keys=["load_timeout"], starts=2, rolls=1, later=1, reason="there is room when others have stopped",
+        )  # fmt: skip
+        gone = ProfilePlan(name="default", change="removed", replicas_before=2, stops=2)
+        static = ModelPlan(name="static", change="changed", endpoints_added=["http://x"], keys=["task"])
+        self.planned = CatalogPlan(
+            base=2,
+            unchanged=False,
+            models=[
+                ModelPlan(name="a", change="changed", profiles=[profile]),
+                ModelPlan(name="old", change="removed", profiles=[gone]),
+                static,
+            ],
+            models_unchanged=4,
+            starts=2,
+            stops=2,
+            rolls=1,
+            ready=20,
+            ready_stopped=2,
+            warnings=["a/default: no node known today could ever host it: needs 1 node"],
+        )
+
+    async def view(self, number: int | None) -> CatalogView:
+        number = self.ruling if number is None else number
+        if number > 2:
+            message = f"the catalog never had a revision {number}; there are 1 to 2"
+            raise AdminError(404, "unknown_revision", message)
+        models = catalog_of(CATALOG).model_dump(mode="json")["models"]
+        return CatalogView(
+            revision=number, at=STARTED_AT, by="ops", note="why", ruling=number == 2, models=models
+        )
+
+    async def revisions(self, before: int | None, limit: int) -> list[CatalogRevisionView]:
+        self.asked.append(("revisions", before, limit))
+        return [
+            CatalogRevisionView(
+                revision=number, at=STARTED_AT, by="ops", note="why", ruling=number == self.ruling
+            )
+            for number in range(self.ruling, 0, -1)
+        ][:limit]
+
+    async def plan(self, wish: PlanCatalog) -> CatalogPlan:
+        self.asked.append(("plan", wish))
+        return self.planned
+
+    async def apply(self, wish: ApplyCatalog, *, by: str) -> AppliedCatalog:
+        if self.refuse is not None:
+            raise self.refuse
+        self.asked.append(("apply", wish, by))
+        self.ruling = 3
+        return AppliedCatalog(message="catalog revision 3 rules", revision=3, plan=self.planned)
 
 
 class ScriptedBackend:
@@ -158,6 +231,8 @@ class ScriptedBackend:
             ),
             ModelView(name="elsewhere", static_endpoints=["https://api.example.org"]),
         ]
+        self.scale_refused: str | None = None
+        self.catalog = ScriptedCatalog(self.asked)
         self.log_text = "one\ntwo\nthree\n"
         self.log_over = True
 
@@ -250,8 +325,15 @@ class ScriptedBackend:
             shard_over=self.log_over,
         )
 
-    async def scale(self, model: str, profile: str | None, replicas: int, *, by: str) -> Done:
-        return self._done("scale", model, profile, replicas, by, warnings=["no node could host a third"])
+    async def scale(
+        self, model: str, profile: str | None, replicas: int, *, confirmed: bool = False, by: str
+    ) -> Done:
+        said_yes = ("confirmed",) if confirmed else ()
+        if self.scale_refused is not None and not confirmed:
+            raise AdminError(409, "needs_confirmation", self.scale_refused)
+        return self._done(
+            "scale", model, profile, replicas, by, *said_yes, warnings=["no node could host a third"]
+        )
 
     async def restart(self, replica_id: str, *, by: str) -> Done:
         return self._done("restart", replica_id, by)

@@ -46,6 +46,8 @@ def test_a_model_with_a_slash_is_explained_and_scaled(client: httpx.Client, back
     scaled = client.post("/api/v1/scale", json={"model": "org/chat-large", "replicas": 3})
     assert scaled.json()["warnings"] == ["no node could host a third"]
     assert backend.asked[-1] == ("scale", "org/chat-large", None, 3, "first")
+    client.post("/api/v1/scale", json={"model": "org/chat-large", "replicas": 0, "confirmed": True})
+    assert backend.asked[-1] == ("scale", "org/chat-large", None, 0, "first", "confirmed")
 
 
 def test_replicas_can_be_asked_for_by_model_and_by_alias(client: httpx.Client) -> None:
@@ -233,6 +235,8 @@ def test_the_documents_name_every_field_of_every_answer() -> None:
         admin.ServerView, admin.NodeView, admin.ReplicaView, admin.ShardView, admin.FabricView, admin.ModelView,
         admin.ProfileView, admin.ExplainView, admin.ExplainProfile, admin.FilterTally, admin.HistoryEntry,
         admin.LogView, admin.TokenView, admin.NewToken, admin.Done, admin.Scale, admin.Drain, admin.CreateToken,
+        admin.CatalogView, admin.CatalogRevisionView, admin.PlanCatalog, admin.CatalogPlan, admin.ModelPlan,
+        admin.ProfilePlan, admin.ApplyCatalog, admin.AppliedCatalog,
     ):  # fmt: skip
         missing = [
             name for name in shape.__struct_fields__ if f"`{name}`" not in text and f'"{name}"' not in text
@@ -245,3 +249,51 @@ def test_every_json_block_of_the_documents_is_json() -> None:
     assert blocks
     for block in blocks:
         json.loads(block)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "part"),
+    [
+        ("catalog/plan", {}, "either models, or the number of a revision"),
+        ("catalog/plan", {"models": [], "revision": 1}, "either models, or the number of a revision"),
+        ("catalog/plan", {"models": {"a": 1}}, "shape of PlanCatalog"),
+        ("catalog/plan", {"models": [7]}, "shape of PlanCatalog"),
+        ("catalog/plan", {"revision": 0}, "from 1 to"),
+        ("catalog/plan", {"models": [], "confirm": True}, "confirm"),
+        ("catalog", {"models": []}, "base"),
+        ("catalog", {"models": [], "base": 1, "note": "a\nb"}, "note must be"),
+        ("catalog", {"models": [], "base": 1, "note": "x" * 201}, "note must be"),
+        ("catalog", {"revision": -1, "base": 1}, "from 1 to"),
+    ],
+)
+def test_a_catalog_s_body_that_cannot_be_meant_gets_a_sentence(
+    client: httpx.Client, backend: ScriptedBackend, path: str, body: dict[str, Any], part: str
+) -> None:
+    refused = client.post(f"/api/v1/{path}", json=body)
+    assert refused.status_code == 400
+    assert part in refused.json()["message"]
+    assert backend.asked == []
+
+
+def test_a_catalog_may_be_larger_than_other_bodies_but_not_without_bound(client: httpx.Client) -> None:
+    model = {"name": "a", "profiles": [{"engine": "sim", "args": ["x" * 3_000_000]}]}
+    assert client.post("/api/v1/catalog/plan", json={"models": [model]}).status_code == 200
+    model["profiles"][0]["args"] *= 2  # type: ignore[index]
+    refused = client.post("/api/v1/catalog/plan", json={"models": [model]})
+    assert (refused.status_code, refused.json()["code"]) == (413, "too-large")
+
+
+def test_a_body_without_bottom_gets_a_sentence(client: httpx.Client) -> None:
+    for path, body in (
+        ("scale", '{"model":' + "[" * 30_000),
+        ("catalog/plan", '{"models":[{"a":' + "[" * 30_000),
+    ):
+        refused = client.post(f"/api/v1/{path}", content=body)
+        assert refused.status_code == 400
+
+
+@pytest.mark.parametrize(
+    "query", ["revision=0", "revision=-1", "revision=x", "revision=1&revision=2", "number=1"]
+)
+def test_a_revision_is_a_number(client: httpx.Client, query: str) -> None:
+    assert client.get(f"/api/v1/catalog?{query}").status_code == 400

@@ -36,6 +36,9 @@ def api_answer(served: ServedAdmin, path: str) -> Any:
         (["history", "--limit", "3"], "history?limit=3"),
         (["logs", "chat-large", "-n", "2"], "replicas/chat-large-1a2b/logs?lines=2"),
         (["token", "list"], "tokens"),
+        (["catalog", "history"], "catalog/revisions"),
+        (["catalog", "show"], "catalog"),
+        (["catalog", "show", "1"], "catalog?revision=1"),
     ],
 )
 def test_json_is_exactly_what_the_api_answers(
@@ -66,6 +69,8 @@ def test_json_is_exactly_what_the_api_answers(
         (["explain", "chat"], ["1 of 2 ready", "fewer free GPUs", "node01, node02", "exited with code 1"]),
         (["history"], ["chat-large-1a2b", "ready", "a one-token request was answered", "2023-11-14"]),
         (["token", "list"], ["first"]),
+        (["catalog", "history"], ["* 2", "ops", "why", "2023-11-14"]),
+        (["catalog", "show"], ["# Catalog revision 2, which rules.", "by ops: why", "- name: a"]),
     ],
 )
 def test_tables_tell_people_the_same(
@@ -155,6 +160,8 @@ def test_a_node_shows_how_long_its_certificate_holds_and_warns_before_it_ends(
         (["history", "--subject", "\udcff"], "not text"),
         (["nodes", "\udcff"], "is not a name"),
         (["node", "remove", "..", "--yes"], "'..' is not a name"),
+        (["catalog", "show", "9"], "the catalog never had a revision 9; there are 1 to 2"),
+        (["apply", "nothing.yaml", "--yes"], "nothing.yaml: there is no such file"),
         (["scale", "\udcff", "1"], "there is no model"),
     ],
 )
@@ -173,6 +180,8 @@ def test_a_name_that_means_nothing_gets_a_sentence(
         (["drain"], "NODE"),
         (["nodes", "-o", "yaml"], "yaml"),
         (["history", "--limit", "0"], "--limit"),
+        (["catalog", "rollback"], "N"),
+        (["catalog", "rollback", "0"], "'N'"),
         (["node", "remove", "node01"], "needs --yes"),
     ],
 )

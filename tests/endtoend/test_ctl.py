@@ -67,7 +67,9 @@ def test_a_restart_brings_the_replacement_up_first(fleet: RunningFleet) -> None:
 
 
 def test_a_drained_node_is_emptied_and_takes_nothing_until_undrained(fleet: RunningFleet) -> None:
-    fleet.ctl("scale", "demo/big", "1")
+    refused = fleet.ctl("scale", "demo/big", "1", ok=False)
+    assert "it would stop 1 of 4 ready replicas" in refused.stderr
+    fleet.ctl("scale", "demo/big", "1", "--yes")
     fleet.wait_ready(big=1)
     node = fleet.ready("demo/small")[0]["nodes"][0]
     fleet.ctl("drain", node)

@@ -57,7 +57,7 @@ class DecisionWatch(Watch):
                 self.expect(
                     set(seat.gpus) <= usable and len(set(seat.gpus)) == len(seat.gpus),
                     "2 usable GPUs",
-                    f"{spec.replica_id} was placed on {seat.gpus} of {seat.node_id}, which can use {sorted(usable)}",
+                    f"{spec.replica_id} was placed on {seat.gpus} of {seat.node_id}, which has {sorted(usable)}",
                 )
                 if replica.nodes > 1:
                     self.expect(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from llmgw.cli.ctl import cells
 from llmgw.cli.ctl.client import shaped
+from llmgw.cli.ctl.failures import RefusedError
 from llmgw.cli.ctl.names import model_and_profile
-from llmgw.cli.ctl.options import Ctl, command
+from llmgw.cli.ctl.options import Ctl, command, note
 from llmgw.cli.output import format_age, print_table
 
 if TYPE_CHECKING:
@@ -44,13 +46,23 @@ def scale(
         str, typer.Argument(metavar="MODEL[/PROFILE]", help="The profile may be left out when there is one.")
     ],
     replicas: Annotated[int, typer.Argument(metavar="N", min=0, max=1000, help="Replicas that are wanted.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Also if much of what serves is stopped.")] = False,
 ) -> None:
-    """Set how many replicas of a model are wanted."""
+    """Set how many replicas of a model are wanted; asks before it stops much of what serves."""
     from llmgw.messages.admin import ModelView
 
     with ctl.connect() as api:
         name, profile = model_and_profile(model, shaped(api.get("models"), list[ModelView]))
-        ctl.show_done(api.post("scale", {"model": name, "profile": profile, "replicas": replicas}))
+        wish = {"model": name, "profile": profile, "replicas": replicas, "confirmed": yes}
+        try:
+            done = api.post("scale", wish)
+        except RefusedError as error:
+            if error.code != "needs_confirmation" or not sys.stdin.isatty():
+                raise
+            note(f"WARNING: {error}")
+            typer.confirm("Scale all the same?", abort=True, err=True)
+            done = api.post("scale", {**wish, "confirmed": True})
+        ctl.show_done(done)
 
 
 def _print_models(views: list[ModelView]) -> None:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from llmgw.messages.admin import (
+    AppliedCatalog,
+    ApplyCatalog,
+    CatalogPlan,
+    CatalogRevisionView,
+    CatalogView,
     Done,
     ExplainView,
     FabricView,
@@ -13,6 +18,7 @@ from llmgw.messages.admin import (
     ModelView,
     NewToken,
     NodeView,
+    PlanCatalog,
     ReplicaView,
     ServerView,
     TokenView,
@@ -29,8 +35,27 @@ class AdminError(Exception):
         self.message = message
 
 
+class AdminCatalog(Protocol):
+    """The catalog's revisions as the admin API sees them."""
+
+    async def view(self, number: int | None) -> CatalogView:
+        """A revision with its content; None is the ruling one."""
+        ...
+
+    async def revisions(self, before: int | None, limit: int) -> list[CatalogRevisionView]:
+        """Newest first; `before` is a number, to page by key."""
+        ...
+
+    async def plan(self, wish: PlanCatalog) -> CatalogPlan: ...
+
+    async def apply(self, wish: ApplyCatalog, *, by: str) -> AppliedCatalog: ...
+
+
 class AdminBackend(Protocol):
     """The control plane as the admin API sees it. Unknown names raise AdminError(404, …) with the known ones."""
+
+    @property
+    def catalog(self) -> AdminCatalog: ...
 
     def server(self) -> ServerView: ...
 
@@ -56,7 +81,9 @@ class AdminBackend(Protocol):
 
     async def logs(self, replica_id: str, rank: int, stream: str, offset: int | None, lines: int) -> LogView: ...
 
-    async def scale(self, model: str, profile: str | None, replicas: int, *, by: str) -> Done: ...
+    async def scale(
+        self, model: str, profile: str | None, replicas: int, *, confirmed: bool = False, by: str
+    ) -> Done: ...
 
     async def restart(self, replica_id: str, *, by: str) -> Done: ...
 

@@ -13,7 +13,9 @@ from llmgw.messages.agent import NODE_ID_PATTERN
 from llmgw.server.admin.backend import AdminError
 
 BODY_BYTES_MAX = 64 * 1024
+CATALOG_BYTES_MAX = 4 * 1024 * 1024
 BODY_WAIT_S = 10.0
+NOTE_CHARS_MAX = 200
 
 _NODE = re.compile(NODE_ID_PATTERN)
 _REPLICA = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:@+-]{0,199}$")
@@ -66,6 +68,13 @@ def plain_name(value: str, what: str) -> str:
     return value
 
 
+def note(value: str) -> str:
+    """What somebody says of a change: one printable line, or nothing. Raises AdminError(400)."""
+    if len(value) > NOTE_CHARS_MAX or not (value.isprintable() or not value):
+        raise bad_request(f"note must be at most {NOTE_CHARS_MAX} printable characters")
+    return value
+
+
 def only_parameters(request: Request, *names: str) -> None:
     """Refuse a parameter that the route does not know, or one given twice: a typo must not widen a question."""
     seen: set[str] = set()
@@ -95,9 +104,11 @@ async def no_body(request: Request) -> None:
         raise bad_request(f"{request.url.path} takes no body")
 
 
-async def body_as(request: Request, shape: type[Body], *, empty: Body | None = None) -> Body:
+async def body_as(
+    request: Request, shape: type[Body], *, empty: Body | None = None, bytes_max: int = BODY_BYTES_MAX
+) -> Body:
     """The JSON body as `shape`; `empty` stands for an empty one. Raises AdminError(400, 408 or 413)."""
-    raw = await _read(request)
+    raw = await _read(request, bytes_max)
     if not raw.strip() and empty is not None:
         return empty
     try:
@@ -106,19 +117,21 @@ async def body_as(request: Request, shape: type[Body], *, empty: Body | None = N
         raise bad_request(f"the body has not the shape of {shape.__name__}: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise bad_request(f"the body is not JSON: {error}") from None
+    except RecursionError:
+        raise bad_request("the body is nested too deeply") from None
 
 
-async def _read(request: Request) -> bytes:
-    too_large = AdminError(413, "too-large", f"the body is larger than {BODY_BYTES_MAX} bytes")
+async def _read(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+    too_large = AdminError(413, "too-large", f"the body is larger than {bytes_max} bytes")
     length = request.headers.get("content-length", "0")
-    if length.isascii() and length.isdigit() and int(length[:20]) > BODY_BYTES_MAX:
+    if length.isascii() and length.isdigit() and int(length[:20]) > bytes_max:
         raise too_large
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_WAIT_S):
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > BODY_BYTES_MAX:
+                if len(body) > bytes_max:
                     raise too_large
     except TimeoutError:
         raise AdminError(408, "slow-body", f"the body did not arrive within {BODY_WAIT_S:g} s") from None

@@ -15,6 +15,7 @@ from llmgw.server.admin.names import model_name
 HISTORY_LIMIT_MAX = 1000
 LOG_LINES_MAX = 10_000
 RANK_MAX = 255
+REVISION_MAX = 2**31
 _INT_MAX = 2**62
 
 
@@ -99,6 +100,18 @@ class Reads:
             limit=limit,
         )
         return answer(entries)
+
+    async def catalog(self, request: Request) -> Response:
+        border.only_parameters(request, "revision")
+        number = border.whole_number(request, "revision", None, 1, REVISION_MAX)
+        return answer(await self._backend.catalog.view(number))
+
+    async def catalog_revisions(self, request: Request) -> Response:
+        border.only_parameters(request, "before", "limit")
+        limit = border.whole_number(request, "limit", 100, 1, HISTORY_LIMIT_MAX)
+        assert limit is not None
+        before = border.whole_number(request, "before", None, 1, REVISION_MAX)
+        return answer(await self._backend.catalog.revisions(before, limit))
 
     async def logs(self, request: Request) -> Response:
         border.only_parameters(request, "rank", "stream", "offset", "lines")

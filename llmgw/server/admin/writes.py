@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llmgw.messages.admin import CreateToken, Drain, Scale
+from llmgw.messages.admin import ApplyCatalog, CreateToken, Drain, PlanCatalog, Scale
 from llmgw.server.admin import border
 from llmgw.server.admin.answers import answer
 from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.admin.names import model_name
+from llmgw.server.admin.reads import REVISION_MAX
 
 REPLICAS_MAX = 1000
 
@@ -27,7 +30,21 @@ class Writes:
             raise border.bad_request(f"replicas must be 0 to {REPLICAS_MAX}, not {wish.replicas}")
         model = model_name(self._backend, wish.model)
         profile = None if wish.profile is None else border.plain_name(wish.profile, "profile")
-        return answer(await self._backend.scale(model, profile, wish.replicas, by=_by(request)))
+        by, confirmed = _by(request), wish.confirmed
+        return answer(await self._backend.scale(model, profile, wish.replicas, confirmed=confirmed, by=by))
+
+    async def plan_catalog(self, request: Request) -> Response:
+        border.only_parameters(request)
+        wish = await border.body_as(request, PlanCatalog, bytes_max=border.CATALOG_BYTES_MAX)
+        _one_of(wish.models, wish.revision)
+        return answer(await self._backend.catalog.plan(wish))
+
+    async def apply_catalog(self, request: Request) -> Response:
+        border.only_parameters(request)
+        wish = await border.body_as(request, ApplyCatalog, bytes_max=border.CATALOG_BYTES_MAX)
+        _one_of(wish.models, wish.revision)
+        border.note(wish.note)
+        return answer(await self._backend.catalog.apply(wish, by=_by(request)))
 
     async def restart(self, request: Request) -> Response:
         replica = border.replica_id(request)
@@ -69,6 +86,13 @@ class Writes:
         name = border.token_name(request.path_params["name"])
         await _bare(request)
         return answer(await self._backend.revoke_token(name, by=_by(request)))
+
+
+def _one_of(models: list[dict[str, Any]] | None, revision: int | None) -> None:
+    if (models is None) == (revision is None):
+        raise border.bad_request("give either models, or the number of a revision whose content is meant")
+    if revision is not None and not 1 <= revision <= REVISION_MAX:
+        raise border.bad_request(f"revision must be a whole number from 1 to {REVISION_MAX}, not {revision}")
 
 
 async def _bare(request: Request) -> None:
