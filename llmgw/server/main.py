@@ -16,6 +16,7 @@ from llmgw.config.errors import SentenceError
 from llmgw.config.listeners import bound_address
 from llmgw.config.load import load_server_config
 from llmgw.config.server import ServerConfig
+from llmgw.fleet.actions import StopRollout
 from llmgw.fleet.settings import FleetSettings
 from llmgw.messages.findings import Finding
 from llmgw.pki.errors import PkiError
@@ -36,6 +37,7 @@ from llmgw.server.ids import RandomIds
 from llmgw.server.memory import StoreMemory, known_lives, known_nodes
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
 from llmgw.server.prober import Prober
+from llmgw.server.rollback import roll_back
 from llmgw.server.routers import Routers
 from llmgw.server.store.records import Revocation
 from llmgw.server.store.store import Store
@@ -60,6 +62,7 @@ class _ControlProcess:
         self._tasks: list[asyncio.Task[None]] = []
         self._certificate: ServerCertificate | None = None
         self._revocations: RevocationList | None = None
+        self._stopped_rollouts: asyncio.Queue[StopRollout] = asyncio.Queue()
 
     async def run(self) -> None:
         state = Path(self._config.state)
@@ -93,6 +96,7 @@ class _ControlProcess:
             static=static_endpoints(catalog, self._config_path),
             known_nodes=known_nodes(store, time.monotonic()),
             known_lives=known_lives(store),
+            roll_back=self._stopped_rollouts.put_nowait,
         )
         hub.start_settling()
         store.record("server", "server", "started", time.time(), reason=f"llmgw {llmgw.__version__}")
@@ -113,6 +117,7 @@ class _ControlProcess:
             asyncio.create_task(decide(hub), name="decide"),
             asyncio.create_task(Prober(hub).run(), name="prober"),
             asyncio.create_task(self._refresh_certificates(store), name="certificates"),
+            asyncio.create_task(self._roll_back(backend, store), name="rollbacks"),
         ]
         self._handle_signals(backend)
         where = ", ".join(routers.names()) or config.listen
@@ -174,6 +179,18 @@ class _ControlProcess:
         await agents.wait_started()
         self._servers.append(agents)
         log.info("agents", url=f"https://{bound_address(agent_sockets[0])}")
+
+    async def _roll_back(self, backend: Backend, store: Store) -> None:
+        """Take stopped rollouts back, one after the other."""
+        while True:
+            stopped = await self._stopped_rollouts.get()
+            name = f"{stopped.model}/{stopped.profile}"
+            try:
+                number = await roll_back(backend.catalog, store, stopped)
+            except (SentenceError, AdminError) as error:
+                log.error("a rollout is stopped, but not taken back", profile=name, reason=str(error))
+                continue
+            log.warning("a rollout is taken back", profile=name, catalog_revision=number, reason=stopped.reason)
 
     def _remember_revocations(self, store: Store) -> None:
         """Keep what the authority's list says, so that a list that is lost un-revokes nobody."""

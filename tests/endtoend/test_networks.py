@@ -204,7 +204,7 @@ def test_an_agent_behind_a_tcp_proxy_is_back_at_once_when_all_connections_drop(
     # A command that comes through shows that the long poll is there again.
     fleet.ctl("scale", "demo/small", "2")
     fleet.wait_ready(0, 2)
-    fleet.ctl("scale", "demo/small", "1")
+    fleet.ctl("scale", "demo/small", "1", "--yes")
     until(lambda: fleet.ready() == replicas, 20, fleet.story)
 
 

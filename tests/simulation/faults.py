@@ -97,7 +97,9 @@ class Faults:
                 await backend.cordon(node_id, False, by="the end")
             except AdminError:
                 pass  # removed; it will join again
-        await backend.take_catalog(world.plan.catalog, "the end", "as it was at first")
+        await backend.catalog.change(
+            lambda _: world.plan.catalog, "the end", "as it was at first", confirmed=True
+        )
 
     # Choosing.
 
@@ -335,9 +337,10 @@ class Faults:
                         await backend.restart(rng.choice(list(hub.fleet.replicas)), by="sim")
                 elif what == "scale":
                     model = rng.choice(hub.catalog.models).name
-                    await backend.scale(model, None, rng.randint(0, 4), by="sim")
+                    await backend.scale(model, None, rng.randint(0, 4), confirmed=True, by="sim")
                 else:
-                    await backend.take_catalog(self._changed(hub.catalog, what), "sim", what)
+                    changed = self._changed(hub.catalog, what)
+                    await backend.catalog.change(lambda _: changed, "sim", what, confirmed=True)
             except AdminError as error:
                 self._world.trace.say("operator", f"is refused: {error}")
             except Exception as error:

@@ -161,7 +161,7 @@ class SimServer:
     async def _run(self, process: Process) -> None:
         world = self._world
         store = SimStore.open(self.disk, self.wall())
-        _, catalog, _ = await ruling_catalog(store, world.plan.catalog, self.wall())
+        revision, catalog, _ = await ruling_catalog(store, world.plan.catalog, self.wall())
         hub = WatchedHub(
             epoch=store.epoch,
             catalog=catalog,
@@ -180,6 +180,7 @@ class SimServer:
             hub,
             store,
             listen="127.0.0.1:8080",
+            revision=revision,
             config_path=None,
             started_at=self.wall(),
             routers=lambda: [],
