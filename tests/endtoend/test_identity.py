@@ -236,7 +236,7 @@ def test_a_cloned_machine_is_refused_loudly_while_the_first_speaks(fleet: Runnin
         assert "another machine" in refused.json()["message"]
     for shown in (fleet.ctl("status").stdout, fleet.ctl("nodes", "node01").stdout):
         assert "another machine that calls itself node01 still speaks" in shown
-        assert "give the clone its own host name" in shown
+        assert "give the clone a host name of its own" in shown
     assert [event for event, _ in fleet.history("node01")].count("clone refused") == 1
     heard = fleet.node("node01")["last_heard_s"]
     assert heard < 5, "the first goes on"
