@@ -217,3 +217,21 @@ def test_what_show_prints_applies_unchanged(fleet: RunningFleet, tmp_path: Path)
     done = fleet.ctl("apply", str(path), "--yes")
     assert "nothing changes" in done.stdout
     assert "nothing was changed" in done.stdout
+
+
+def test_a_form_that_fails_and_fails_is_rolled_back_by_itself(fleet: RunningFleet, tmp_path: Path) -> None:
+    fleet.wait_ready()
+    before = {replica["replica_id"] for replica in fleet.ready("demo/small")}
+    ruling = fleet.ctl_json("catalog", "show")
+    models = ruling["models"]
+    small = next(model for model in models if model["name"] == "demo/small")
+    small["profiles"][0]["args"] = [*small["profiles"][0]["args"], "--fail-load"]
+    small["profiles"][0]["max_failures"] = 1
+    file = tmp_path / "broken.yaml"
+    file.write_text(yaml.safe_dump({"models": models}))
+    fleet.ctl("apply", str(file), "--yes")
+    until(lambda: fleet.ctl_json("catalog", "history")[0]["by"] == "llmgw", 40, fleet.story)
+    assert "rollback of demo/small/default" in fleet.ctl_json("catalog", "history")[0]["note"]
+    fleet.wait_ready()
+    assert {replica["replica_id"] for replica in fleet.ready("demo/small")} == before
+    assert "--fail-load" not in fleet.ctl("catalog", "show").stdout
