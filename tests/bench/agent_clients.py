@@ -54,8 +54,9 @@ def node_name(number: int) -> str:
 class InstantKeeper:
     """Shards that are ready at once, and now and then one that ends by itself."""
 
-    def __init__(self, node_id: str, told: Told) -> None:
+    def __init__(self, node_id: str, told: Told, engines_port: int) -> None:
         self._node_id = node_id
+        self._engines_port = engines_port
         self._told = told
         self._shards: dict[str, HeldShard] = {}
         self._listener: Callable[[str], None] = lambda _: None
@@ -73,7 +74,7 @@ class InstantKeeper:
             self._shards[spec.shard_id] = HeldShard(
                 spec=spec,
                 phase="ready",
-                http_port=21000 if leader else None,
+                http_port=self._engines_port if leader else None,
                 rendezvous_port=22000 if leader and spec.nodes > 1 else None,
                 engine_pid=4711,
             )
@@ -117,11 +118,12 @@ class InstantKeeper:
 class Clients:
     """All agents of this process."""
 
-    def __init__(self, folder: Path, port: int, first: int, count: int) -> None:
+    def __init__(self, folder: Path, port: int, first: int, count: int, engines_port: int) -> None:
         self.told = Told()
         self.keepers: list[InstantKeeper] = []
         self.churn_s: float | None = None
         self._random = random.Random(first)
+        self._engines_port = engines_port
         self._loops = [self._agent(folder, port, number) for number in range(first, first + count)]
         self._stop = asyncio.Event()
 
@@ -162,7 +164,7 @@ class Clients:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(folder / "ca.pem")
         context.load_cert_chain(folder / f"{node_id}.pem", folder / f"{node_id}-key.pem")
-        keeper = InstantKeeper(node_id, self.told)
+        keeper = InstantKeeper(node_id, self.told, self._engines_port)
         self.keepers.append(keeper)
         said = inventory(node_id, f"ib-{number % FABRICS}")
 
@@ -205,13 +207,26 @@ def _warmer(said: Inventory, randomness: random.Random) -> Inventory:
     return msgspec.structs.replace(said, gpus=gpus, ports=ports)
 
 
+async def _answer_probes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """All engines of all agents: whatever is asked is answered at once."""
+    try:
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+            if "content-length:" in head:
+                await reader.readexactly(int(head.split("content-length:", 1)[1].split("\r\n", 1)[0]))
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
+    except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+        writer.close()
+
+
 def main() -> None:
     """Run until stdin says `end`; then write everything told into FOLDER/told-FIRST.json."""
     folder, port, first, count = Path(sys.argv[1]), *map(int, sys.argv[2:5])
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
     async def all_of_them() -> Told:
-        clients = Clients(folder, port, first, count)
+        engines = await asyncio.start_server(_answer_probes, "127.0.0.1", 0)
+        clients = Clients(folder, port, first, count, engines.sockets[0].getsockname()[1])
         await clients.run()
         return clients.told
 
