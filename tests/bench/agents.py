@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import shutil
 import signal
+import socket
 import sqlite3
 import statistics
 import subprocess
@@ -27,7 +29,6 @@ import psutil
 import yaml
 
 from llmgw.pki.authority import Authority
-from llmgw.sim.demo_fleet import free_port, write_private
 from tests.bench.agent_clients import Told, node_name
 from tests.bench.figures import Figures
 
@@ -85,7 +86,7 @@ class _Bench:
         self.figures = Figures(f"agents: {count}, a report every 5 s, {seconds:g} s")
         self.clients: list[_Client] = []
         self.server: subprocess.Popen[bytes] | None = None
-        self.port = free_port(0)
+        self.port = _free_port()
         self.wanted_shards = 0
 
     async def run(self) -> Figures:
@@ -115,7 +116,7 @@ class _Bench:
         authority = Authority.create(
             self.folder / "pki", name="bench", permit_dns=["localhost"], permit_ip=["127.0.0.0/8"], now=now
         )
-        write_private(self.folder / "ca.pem", authority.ca_pem)
+        _write_private(self.folder / "ca.pem", authority.ca_pem)
         for name, issued in [
             ("server", authority.issue_server(["127.0.0.1"], now)),
             *(
@@ -124,11 +125,11 @@ class _Bench:
                 for i in range(self.count)
             ),
         ]:
-            write_private(self.folder / f"{name}.pem", issued.cert_pem)
-            write_private(self.folder / f"{name}-key.pem", issued.key_pem)
+            _write_private(self.folder / f"{name}.pem", issued.cert_pem)
+            _write_private(self.folder / f"{name}-key.pem", issued.key_pem)
         config = {
-            "listen": f"127.0.0.1:{free_port(0)}",
-            "admin": {"listen": f"127.0.0.1:{free_port(0)}"},
+            "listen": f"127.0.0.1:{_free_port()}",
+            "admin": {"listen": f"127.0.0.1:{_free_port()}"},
             "agents": {
                 "listen": f"127.0.0.1:{self.port}",
                 "tls": {
@@ -142,7 +143,7 @@ class _Bench:
             "liveness": {"settle": f"{self.settle_s:g}s"},
             "models": self._models(),
         }
-        write_private(self.folder / "server.yaml", yaml.safe_dump(config))
+        _write_private(self.folder / "server.yaml", yaml.safe_dump(config))
 
     def _models(self) -> list[dict[str, Any]]:
         """About four shards a node: half of them replicas of one node, half gangs of two; some room is left."""
@@ -279,6 +280,16 @@ class _Bench:
         again = sorted(when - restarted for item in told for when in item.registered if when > restarted)
         figures.add("kill -9 of the server to half of the agents back", again[self.count // 2], "s")
         figures.add("kill -9 of the server to all agents back", again[self.count - 1], "s")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def _write_private(path: Path, text: str) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+        file.write(text)
 
 
 def _cpu_s(process: psutil.Process) -> float:
