@@ -26,7 +26,7 @@ from llmgw.messages.agent import HeldShard, Inventory, LogChunk, ShardSpec
 from tests.bench.fleets import inventory
 from tests.bench.https_client import LightTransport
 
-FABRICS = 10
+FABRICS = 4
 HEARTBEAT_S = 5.0
 # The agent's own defaults.
 RECONNECT_BASE_S = 1.0
