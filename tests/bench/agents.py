@@ -33,7 +33,7 @@ from tests.bench.agent_clients import Told, node_name
 from tests.bench.figures import Figures
 
 CLIENTS = 2
-FILL_LIMIT_S = 180.0
+FILL_LIMIT_S = 90.0
 CHURN_PER_S = 1.0
 """Shards that end by themselves: a fleet that is far from well."""
 GROWTH_LIMIT_PERCENT = 10.0
