@@ -62,7 +62,8 @@ def probes_wanted(fleet: Fleet, now: float, settings: FleetSettings) -> list[Rep
     """Ready replicas whose leaders should be asked now.
 
     Those with a shard on a silent node often (from half of `lost_after_s`, so that the second witness has spoken
-    when the first is due), suspended ones regularly, idle ones at a low rate.
+    when the first is due), suspended ones regularly, idle ones at a low rate. The urgent come first, since only
+    so many can be asked at once.
     """
     silent = {
         node.node_id
@@ -70,19 +71,21 @@ def probes_wanted(fleet: Fleet, now: float, settings: FleetSettings) -> list[Rep
         if node.state in (NodeState.READY, NodeState.UNREACHABLE)
         and now - node.last_heard > settings.lost_after_s / 2
     }
-    wanted = []
+    urgent: list[Replica] = []
+    troubled: list[Replica] = []
+    idle: list[Replica] = []
     for replica in fleet.replicas.values():
         if replica.state is not ReplicaState.READY:
             continue
         if silent.intersection(replica.node_ids):
-            every_s = max(1.0, settings.lost_after_s / 8)
+            every_s, wanted = max(1.0, settings.lost_after_s / 8), urgent
         elif replica.suspended is not None or replica.probe_failed_since is not None:
-            every_s = settings.probe_interval_s / 4
+            every_s, wanted = settings.probe_interval_s / 4, troubled
         else:
-            every_s = settings.probe_interval_s
+            every_s, wanted = settings.probe_interval_s, idle
         if now - max(replica.witnessed_at, replica.probed_at) >= every_s:
             wanted.append(replica)
-    return wanted
+    return [*urgent, *troubled, *idle]
 
 
 def counters_wanted(fleet: Fleet, now: float, settings: FleetSettings) -> list[Replica]:

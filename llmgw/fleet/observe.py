@@ -98,6 +98,32 @@ def report(
     return events
 
 
+def is_news(fleet: Fleet, node_id: str, inventory: Inventory | None, shards: list[HeldShard]) -> bool:
+    """True when a report, asked before it is taken, says something that should be decided on at once.
+
+    Most heartbeats repeat the last one but for temperatures, counters and progress.
+    """
+    node = fleet.nodes[node_id]
+    if node.state is NodeState.UNREACHABLE:
+        return True
+    if inventory is not None and _offer(inventory) != _offer(node.inventory):
+        return True
+    for held in shards:
+        found = fleet.shard(held.spec.shard_id)
+        if found is None or found[1].node_id != node_id:
+            return True
+        shard = found[1]
+        said = (held.phase, held.http_port, held.rendezvous_port)
+        if said != (shard.phase, shard.http_port, shard.rendezvous_port):
+            return True
+    return False
+
+
+def _offer(inventory: Inventory) -> tuple[object, ...]:
+    """The part of an inventory that placement reads."""
+    return [(gpu.uuid, gpu.usable) for gpu in inventory.gpus], inventory.fabrics, inventory.engines
+
+
 def witness(fleet: Fleet, replica_id: str, now: float) -> None:
     """A router, a probe or the engine's counters showed that the replica's leader works."""
     replica = fleet.replicas.get(replica_id)

@@ -30,7 +30,7 @@ from llmgw.fleet.health import judge_replicas
 from llmgw.fleet.liveness import end_settling, judge_nodes
 from llmgw.fleet.model import COMMANDED, LOST, Backoff, Fleet, NodeState, Replica, ReplicaState
 from llmgw.fleet.placement import Room, Wanted, choose_seats
-from llmgw.fleet.sets import Sets, ShardSet
+from llmgw.fleet.sets import Sets
 from llmgw.fleet.settings import FleetSettings
 
 NewId = Callable[[str], str]
@@ -157,7 +157,7 @@ def _endings(sets: Sets, now: float, settings: FleetSettings) -> list[Action]:
             out_of_reach = all(shard.over or shard.phase == LOST for shard in replica.shards.values())
             if ended or (out_of_reach and not replica.reaped):
                 actions.append(ReapReplica(replica.replica_id))
-    for node_id, shard_id in sets.shards[ShardSet.UNRECOGNISED]:
+    for node_id, shard_id in sets.unrecognised:
         holder = fleet.nodes[node_id]
         if holder.session is not None and holder.disowned_sent.get(shard_id) != holder.session:
             actions.append(SendStop(node_id, shard_id, "no replica here owns it"))

@@ -75,7 +75,8 @@ def set_of(fleet: Fleet, replica: Replica, shard: Shard) -> ShardSet:
     return _OF_LIVING_SHARDS[replica.state]
 
 
-_HURT = frozenset({ShardSet.ON_LOST_NODE, ShardSet.MISSING, ShardSet.FAILED})
+_HURT = frozenset({COMMANDED, LOST, GONE, "stopped", "failed"})
+"""Phases of a shard that may make its replica fail."""
 
 ProfileKey = tuple[str, str]
 """(model, profile)."""
@@ -105,8 +106,8 @@ class Sets:
     ending: list[Replica] = field(default_factory=list)
     """Draining, stopping and failed."""
 
-    shards: dict[ShardSet, list[tuple[str, str]]] = field(default_factory=dict)
-    """Every shard as (node id, shard id), by its set."""
+    unrecognised: list[tuple[str, str]] = field(default_factory=list)
+    """(node id, shard id) of shards that no replica here owns."""
 
     # Indexes over live replicas.
     by_profile: dict[ProfileKey, list[Replica]] = field(default_factory=dict)
@@ -118,7 +119,6 @@ class Sets:
     def of(cls, fleet: Fleet, catalog: Catalog) -> Sets:
         """Sort the fleet as it stands."""
         sets = cls(fleet, catalog)
-        sets.shards = {name: [] for name in ShardSet}
         by_state = {
             ReplicaState.ADOPTING: sets.adopting,
             ReplicaState.STARTING: sets.starting,
@@ -129,7 +129,6 @@ class Sets:
         }
         for replica in fleet.replicas.values():
             by_state[replica.state].append(replica)
-            names = sets._sort_shards(replica)
             if replica.live:
                 sets.by_profile.setdefault((replica.model, replica.profile), []).append(replica)
                 if replica.replaces is not None:
@@ -139,24 +138,26 @@ class Sets:
             if replica.state is ReplicaState.FAILED and replica.returned and replica.whole:
                 sets.reconnecting.append(replica)
             if replica.state in (ReplicaState.STARTING, ReplicaState.READY, ReplicaState.DRAINING) and (
-                not names.isdisjoint(_HURT)
-                or any(shard.phase == COMMANDED for shard in replica.shards.values())
-                or len(replica.shards) < len(replica.seats)
+                len(replica.shards) < len(replica.seats)
+                or any(shard.phase in _HURT for shard in replica.shards.values())
             ):
                 sets.hurt.append(replica)
         for node in fleet.nodes.values():
-            sets.shards[ShardSet.UNRECOGNISED] += [(node.node_id, shard_id) for shard_id in node.disowned]
+            if node.disowned:
+                sets.unrecognised += [(node.node_id, shard_id) for shard_id in node.disowned]
         return sets
 
-    def _sort_shards(self, replica: Replica) -> set[ShardSet]:
-        names = set()
-        for shard in replica.shards.values():
-            name = set_of(self.fleet, replica, shard)
-            self.shards[name].append((shard.node_id, shard.shard_id))
-            names.add(name)
-        return names
+    # What only some ask for.
 
-    # What only some reconciles ask for.
+    @cached_property
+    def shards(self) -> dict[ShardSet, list[tuple[str, str]]]:
+        """Every shard as (node id, shard id), by its set."""
+        found: dict[ShardSet, list[tuple[str, str]]] = {name: [] for name in ShardSet}
+        found[ShardSet.UNRECOGNISED] += self.unrecognised
+        for replica in self.fleet.replicas.values():
+            for shard in replica.shards.values():
+                found[set_of(self.fleet, replica, shard)].append((shard.node_id, shard.shard_id))
+        return found
 
     @cached_property
     def surplus(self) -> list[tuple[Replica, str]]:
@@ -193,6 +194,12 @@ class Sets:
 
     def leaving(self, replica: Replica) -> str | None:
         """`leaving_reason`, found once."""
+        if (
+            replica.restart_by is None
+            and not self._any_drains
+            and self._forms.get((replica.model, replica.profile)) == replica.profile_hash
+        ):
+            return None
         if replica.replica_id not in self._leaving:
             self._leaving[replica.replica_id] = leaving_reason(self.fleet, self.catalog, replica)
         return self._leaving[replica.replica_id]
@@ -241,6 +248,19 @@ class Sets:
                 replica.replica_id,
             ),
         )
+
+    @cached_property
+    def _any_drains(self) -> bool:
+        return any(node.draining for node in self.fleet.nodes.values())
+
+    @cached_property
+    def _forms(self) -> dict[ProfileKey, str]:
+        """The form that the catalog wants of each profile."""
+        return {
+            (model.name, profile): form
+            for model in self.catalog.models
+            for profile, form in model.profile_hashes.items()
+        }
 
     @cached_property
     def _holders(self) -> dict[tuple[str, str], list[str]]:

@@ -6,6 +6,7 @@ Sockets are opened here, so that a busy port is a sentence; signals stay the pro
 from __future__ import annotations
 
 import asyncio
+import asyncio.sslproto
 import contextlib
 import ssl
 from collections.abc import Generator
@@ -18,6 +19,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from llmgw.config.addresses import HostPort
 from llmgw.config.listeners import open_listeners
+
+# Every TLS connection of asyncio allots, and touches, a read buffer of 256 KiB (CPython 3.11 to 3.13,
+# `asyncio/sslproto.py`, undocumented). An agent holds two connections, so that 500 of them would take 250 MiB
+# here; a TLS record is 16 KiB. Where the attribute is not there this changes nothing.
+TLS_BUFFER_BYTES = 32 * 1024
+asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
 
 KEEP_ALIVE_S = 75
 HEADER_WAIT_S = 30.0

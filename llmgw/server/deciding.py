@@ -9,6 +9,10 @@ from llmgw.server.hub import Hub
 TICK_S = 0.25
 TURN_GAP_S = 0.02
 """At least this long between two turns: a burst of reports is decided on once."""
+TURN_REST = 2.0
+TURN_GAP_MAX_S = 0.5
+"""A turn that took long is followed by a rest of so many times as long, up to this: the messages that it kept
+waiting are answered first, and the next turn decides on all of them."""
 PAUSE_S = 1.0
 """A turn that comes later than this was held up by this process itself."""
 
@@ -29,6 +33,7 @@ async def decide(hub: Hub) -> None:
         if late_s > PAUSE_S:
             hub.forgive_pause(late_s)
         hub.changed.clear()
+        begun = loop.time()
         hub.turn()
         last = loop.time()
-        await asyncio.sleep(TURN_GAP_S)
+        await asyncio.sleep(min(TURN_GAP_MAX_S, max(TURN_GAP_S, TURN_REST * (last - begun))))

@@ -27,6 +27,7 @@ from llmgw.fleet.observe import (
     forgive_pause,
     heard,
     in_flight,
+    is_news,
     register,
     report,
     unanswered,
@@ -234,6 +235,9 @@ class Hub:
         node_id = self.node_of(message.session)
         now = self.clock.monotonic()
         self._remember_failures(message.shards)
+        # A heartbeat that repeats the last one is not worth a decision of its own: the next regular one is soon.
+        if is_news(self.fleet, node_id, message.inventory, message.shards):
+            self.changed.set()
         fabrics = self.fleet.nodes[node_id].inventory.fabrics
         self._keep(report(self.fleet, node_id, message.inventory, message.shards, now))
         if message.inventory is not None and message.inventory.fabrics != fabrics:
@@ -242,7 +246,6 @@ class Hub:
             waiting = self._log_requests.pop(chunk.request_id, None)
             if waiting is not None and not waiting.done():
                 waiting.set_result(chunk)
-        self.changed.set()
         return Reported(
             forget=[item.spec.shard_id for item in message.shards if item.phase in ("stopped", "failed")]
         )

@@ -61,9 +61,11 @@ class Prober:
                 self._ask(f"{replica.replica_id} counters", self._read_counters(client, endpoint, replica))
         for replica in probes_wanted(fleet, now, self._hub.settings):
             endpoint = leader_of(fleet, replica)
-            if endpoint is not None:
+            # One that finds no room now is asked at the next look, not an interval later.
+            if endpoint is not None and self._ask(
+                replica.replica_id, self._probe(client, endpoint, replica.model)
+            ):
                 replica.probed_at = now
-                self._ask(replica.replica_id, self._probe(client, endpoint, replica.model))
         for inherited in self._unconfirmed(now):
             self._ask(inherited.endpoint.id, self._probe(client, inherited.endpoint, inherited.model))
 
@@ -71,13 +73,15 @@ class Prober:
         stale_s = self._hub.settings.lost_after_s / 4
         return [item for item in self._hub.fleet.inherited.values() if now - item.alive_at > stale_s]
 
-    def _ask(self, key: str, work: Coroutine[Any, Any, None]) -> None:
+    def _ask(self, key: str, work: Coroutine[Any, Any, None]) -> bool:
+        """Begin the work; False when it is under way already, or too much is."""
         if key in self._running or len(self._running) >= PROBES_MAX:
             work.close()
-            return
+            return False
         task = asyncio.create_task(work)
         self._running[key] = task
         task.add_done_callback(lambda _: self._running.pop(key, None))
+        return True
 
     async def _probe(self, client: httpx.AsyncClient, endpoint: RouteEndpoint, model: str) -> None:
         found = self._hub.catalog.by_name.get(model)

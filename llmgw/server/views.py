@@ -32,27 +32,35 @@ def replica_views(hub: Hub) -> list[ReplicaView]:
 def node_views(hub: Hub) -> list[NodeView]:
     """Every node, by id."""
     used = hub.fleet.gpus_in_use()
-    return [_node(hub, node, used.get(node.node_id, set())) for node in _sorted_nodes(hub.fleet)]
+    there: dict[str, set[str]] = {}
+    for replica in hub.fleet.replicas.values():
+        for shard in replica.shards.values():
+            if not shard.over:
+                there.setdefault(shard.node_id, set()).add(replica.replica_id)
+    return [
+        _node(hub, node, used.get(node.node_id, set()), there.get(node.node_id, set()))
+        for node in _sorted_nodes(hub.fleet)
+    ]
 
 
 def fabric_views(hub: Hub) -> list[FabricView]:
     """Every fabric that a node declares, by name."""
     used = hub.fleet.gpus_in_use()
-    names = sorted({offer.name for node in hub.fleet.nodes.values() for offer in node.inventory.fabrics})
+    declared: dict[str, list[Node]] = {}
+    for node in _sorted_nodes(hub.fleet):
+        for name in dict.fromkeys(offer.name for offer in node.inventory.fabrics):
+            declared.setdefault(name, []).append(node)
     views = []
-    for name in names:
-        usable = [node for node in _sorted_nodes(hub.fleet) if node.fabric(name) is not None]
+    for name, nodes in sorted(declared.items()):
+        usable = [node for node in nodes if node.fabric(name) is not None]
         live = [node for node in usable if node.state is not NodeState.LOST]
+        live_ids = {node.node_id for node in live}
         rates = [offer.rate_gbps for node in live if (offer := node.fabric(name)) and offer.rate_gbps is not None]
         views.append(
             FabricView(
                 name=name,
                 nodes=[node.node_id for node in live],
-                unusable={
-                    node.node_id: _unusable(node, name)
-                    for node in _sorted_nodes(hub.fleet)
-                    if node not in live and any(offer.name == name for offer in node.inventory.fabrics)
-                },
+                unusable={node.node_id: _unusable(node, name) for node in nodes if node.node_id not in live_ids},
                 gpus=sum(len(node.gpus) for node in live),
                 gpus_free=sum(
                     sum(1 for gpu in node.gpus if gpu.usable and gpu.uuid not in used.get(node.node_id, set()))
@@ -68,6 +76,7 @@ def fabric_views(hub: Hub) -> list[FabricView]:
 
 def model_views(hub: Hub) -> list[ModelView]:
     """Every model of the catalog, by name."""
+    room = Room.of(hub.fleet)
     return [
         ModelView(
             name=model.name,
@@ -75,7 +84,7 @@ def model_views(hub: Hub) -> list[ModelView]:
             source=model.source,
             task=model.task,
             static_endpoints=[endpoint.url for endpoint in model.endpoints],
-            profiles=[_profile(hub, model, profile) for profile in model.profiles],
+            profiles=[_profile(hub, model, profile, room) for profile in model.profiles],
             endpoints_ready=sum(
                 len(route.endpoints)
                 for route in (hub.table.models if hub.table else ())
@@ -88,7 +97,9 @@ def model_views(hub: Hub) -> list[ModelView]:
 
 def explain_view(hub: Hub, model: CatalogModel) -> ExplainView:
     """Why the model's replicas run where they do, or why they do not: placement's own filters, tallied."""
-    return ExplainView(model=model.name, profiles=[_explain(hub, model, p) for p in model.profiles])
+    return ExplainView(
+        model=model.name, profiles=[_explain(hub, model, p, Room.of(hub.fleet)) for p in model.profiles]
+    )
 
 
 def drain_left(hub: Hub, node: Node) -> list[str]:
@@ -119,7 +130,7 @@ def drain_left(hub: Hub, node: Node) -> list[str]:
     return left
 
 
-def _node(hub: Hub, node: Node, used: set[str]) -> NodeView:
+def _node(hub: Hub, node: Node, used: set[str], replicas: set[str]) -> NodeView:
     now = hub.clock.monotonic()
     heard = now - node.last_heard
     return NodeView(
@@ -140,7 +151,7 @@ def _node(hub: Hub, node: Node, used: set[str]) -> NodeView:
         engines=[
             f"{offer.name} ({offer.problem})" if offer.problem else offer.name for offer in node.inventory.engines
         ],
-        replicas=sorted({replica.replica_id for replica, _ in hub.fleet.shards_on(node.node_id)}),
+        replicas=sorted(replicas),
         findings=hub.node_findings(node),
     )
 
@@ -202,7 +213,7 @@ def _shard(fleet: Fleet, shard: Shard) -> ShardView:
     )
 
 
-def _profile(hub: Hub, model: CatalogModel, profile: Profile) -> ProfileView:
+def _profile(hub: Hub, model: CatalogModel, profile: Profile, room: Room) -> ProfileView:
     states = [
         replica.state
         for replica in hub.fleet.replicas.values()
@@ -218,16 +229,16 @@ def _profile(hub: Hub, model: CatalogModel, profile: Profile) -> ProfileView:
         ready=ready,
         starting=states.count(ReplicaState.STARTING),
         failed=states.count(ReplicaState.FAILED),
-        reason=None if ready >= profile.replicas else _explain(hub, model, profile).summary,
+        reason=None if ready >= profile.replicas else _explain(hub, model, profile, room).summary,
     )
 
 
-def _explain(hub: Hub, model: CatalogModel, profile: Profile) -> ExplainProfile:
+def _explain(hub: Hub, model: CatalogModel, profile: Profile, room: Room) -> ExplainProfile:
     fleet = hub.fleet
     replicas = [r for r in fleet.replicas.values() if (r.model, r.profile) == (model.name, profile.name)]
     ready = sum(1 for replica in replicas if replica.state is ReplicaState.READY)
     live = sum(1 for replica in replicas if replica.live)
-    verdict = place(fleet, Wanted(model.name, profile), Room.of(fleet))
+    verdict = place(fleet, Wanted(model.name, profile), room)
     backoff = backoff_of(fleet, model, profile)
     wait_s = backoff.not_before - hub.clock.monotonic() if backoff is not None else 0.0
     if ready >= profile.replicas:

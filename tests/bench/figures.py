@@ -50,7 +50,9 @@ class Figures:
         table = Table("what", "value", "unit", "limit", title=f"bench {self.bench}", title_justify="left")
         for figure in self.figures:
             limit = (
-                "" if figure.limit is None else f"{'over' if figure.beyond_limit else 'under'} {figure.limit:g}"
+                ""
+                if figure.limit is None
+                else f"{'beyond' if figure.beyond_limit else 'at most'} {figure.limit:g}"
             )
             table.add_row(figure.what, _short(figure.value), figure.unit, limit)
         console.print(table)

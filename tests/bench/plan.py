@@ -17,7 +17,6 @@ from tests.bench.fleets import LargeFleet, mixed_catalog
 STEADY_LIMIT_MS = 50.0
 FILL_LIMIT_S = 2.0
 CHANGED = (1, 5, 25, 50)
-SIZES = (250, 500, 1000)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,14 +46,14 @@ def run(options: argparse.Namespace) -> Figures:
         (
             "the plan after profiles were changed (scaled up by one), median ms",
             ["nodes", *(f"{count} changed" for count in CHANGED)],
-            [_growth(options, nodes) for nodes in SIZES],
+            [_growth(options, options.nodes // part) for part in (4, 2, 1)],
         )
     )
     return figures
 
 
 def _growth(options: argparse.Namespace, nodes: int) -> list[str]:
-    replicas = options.replicas * nodes // max(SIZES)
+    replicas = options.replicas * nodes // options.nodes
     large = LargeFleet(mixed_catalog(max(CHANGED), replicas), nodes)
     large.register_all()
     large.until_quiet()

@@ -1,0 +1,49 @@
+"""The benches run, and their figures can be read by programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.scenario
+def test_the_agents_bench_loses_no_transition_and_sees_everyone_back_after_a_restart(tmp_path: Path) -> None:
+    out = tmp_path / "agents.json"
+    small = ["--count", "8", "--seconds", "6", "--settle", "4"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench", "agents", *small, "--json", str(out)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr  # 1: memory has grown, which six seconds say nothing about
+    figures = {item["what"]: item["value"] for item in json.loads(out.read_text())["figures"]}
+    assert figures["transitions sent and acknowledged"] > 0
+    assert figures["of these not in history"] == 0
+    assert figures['"database is locked" in the log'] == 0
+    assert figures["kill -9 of the server to all agents back"] > 0
+
+
+def test_the_plan_bench_prints_a_table_and_writes_the_same_as_json(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    done = subprocess.run(
+        [*(sys.executable, "-m", "tests.bench", "plan", "--nodes", "40", "--replicas", "20"), "--json", str(out)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "a steady plan, median" in done.stdout
+    figures = {item["what"]: item["value"] for item in json.loads(out.read_text())["figures"]}
+    assert figures["ready replicas after the fill"] == 20
+    assert figures["a steady plan, median"] > 0

@@ -1,0 +1,71 @@
+"""The prober asks a few at a time, the urgent first, and forgets nobody."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from llmgw.config.catalog import Catalog, CatalogModel, Profile
+from llmgw.fleet.health import probes_wanted
+from llmgw.fleet.settings import FleetSettings
+from llmgw.server import prober
+from llmgw.server.hub import Clock, Hub
+from llmgw.server.ids import RandomIds
+from tests.fleet.world import Machine, World
+from tests.server.test_metrics import Forgetful
+
+SETTINGS = FleetSettings(settle_s=2.0)
+
+
+def world_of(replicas: int) -> World:
+    catalog = Catalog(
+        models=[
+            CatalogModel(name="small", profiles=[Profile(engine="sim", gpus_per_node=1, replicas=replicas)]),
+        ]
+    )
+    world = World(catalog, [Machine(f"node{i}", ["ib-a"]) for i in range(2)], SETTINGS)
+    world.run(10)
+    assert len(world.serving("small")) == replicas
+    return world
+
+
+def test_replicas_on_a_silent_node_are_asked_before_idle_ones() -> None:
+    world = world_of(6)
+    for replica in world.fleet.replicas.values():
+        replica.witnessed_at = world.now - 100
+    world.fleet.nodes["node1"].last_heard = world.now - 10
+    wanted = probes_wanted(world.fleet, world.now, SETTINGS)
+    assert len(wanted) == 6
+    on_silent = ["node1" in replica.node_ids for replica in wanted]
+    assert True in on_silent
+    assert on_silent == sorted(on_silent, reverse=True)
+
+
+def test_who_finds_no_room_is_asked_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of(6)
+    for replica in world.fleet.replicas.values():
+        replica.witnessed_at = world.now - 100
+    hub = Hub(
+        epoch="1",
+        catalog=world.catalog,
+        settings=SETTINGS,
+        clock=Clock(monotonic=lambda: world.now, wall=lambda: 0.0),
+        ids=RandomIds(),
+        memory=Forgetful(),
+        publish=lambda table: None,
+    )
+    hub.fleet = world.fleet
+    monkeypatch.setattr(prober, "PROBES_MAX", 4)
+
+    async def look_twice() -> None:
+        answer = httpx.MockTransport(lambda request: httpx.Response(200, json={}))
+        async with httpx.AsyncClient(transport=answer) as client:
+            looking = prober.Prober(hub)
+            for _ in range(2):
+                looking._look(client)
+                await asyncio.gather(*looking._running.values())
+
+    asyncio.run(look_twice())
+    assert all(replica.witnessed_at == world.now for replica in world.fleet.replicas.values())
