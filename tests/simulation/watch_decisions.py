@@ -127,8 +127,10 @@ class DecisionWatch(Watch):
                     failed[key] += 1
                 else:
                     planned.setdefault(key, []).append(replica)
-            if replica.live and replica.replaces in by_id and by_id[replica.replaces].live:
-                moving.setdefault(replica.model, []).append(replica.replaces)
+            original = by_id.get(replica.replaces or "")
+            if replica.live and original is not None and original.live:
+                if _must_leave(hub, original):  # else both were kept, and nothing moves
+                    moving.setdefault(replica.model, []).append(original.replica_id)
             elif replica.state is ReplicaState.DRAINING and (
                 "replaced by" in (replica.reason or "") or "(stop_first)" in (replica.reason or "")
             ):
@@ -202,3 +204,12 @@ class DecisionWatch(Watch):
                         "1",
                         f"{replica.replica_id} on {replica.fabric} sits on {node_id}, which is not on it",
                     )
+
+
+def _must_leave(hub: Hub, replica: Replica) -> bool:
+    found = hub.catalog.find(replica.model, replica.profile)
+    return (
+        any(node.draining for name in replica.node_ids if (node := hub.fleet.nodes.get(name)) is not None)
+        or (found is not None and found[0].profile_hashes[replica.profile] != replica.profile_hash)
+        or replica.restart_by is not None
+    )
