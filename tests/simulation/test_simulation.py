@@ -12,7 +12,7 @@ import pytest
 from tests.simulation.batch import run_batch
 
 ROOT = Path(__file__).resolve().parents[2]
-# Under three minutes on two cores, with the rest of a laptop's work beside it.
+# `scripts/test` runs a few, `scripts/test --scenarios` (and so CI) all of them.
 SEEDS = int(os.environ.get("LLMGW_SIMULATION_SEEDS", "300"))
 
 
