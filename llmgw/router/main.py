@@ -24,8 +24,8 @@ from llmgw.config.errors import SentenceError
 from llmgw.config.listeners import BACKLOG, bound_address, open_listener
 from llmgw.messages.frames import ROUTER_LOCK, ROUTER_SOCKET, ROUTER_TABLE
 from llmgw.messages.routes import Hello
-from llmgw.messages.socket_paths import short_path
 from llmgw.router.control import ControlServer
+from llmgw.router.control_socket import ControlSocket
 from llmgw.router.limits import Limits
 from llmgw.router.service import Service
 from llmgw.router.table_file import TableFile
@@ -62,13 +62,13 @@ def run_router(options: RouterOptions) -> None:
         listeners = _listeners(options)
         for sock in listeners:
             stack.enter_context(sock)
-        control_socket = stack.enter_context(_control_socket(state / ROUTER_SOCKET))
+        control_socket = stack.enter_context(contextlib.closing(_control_socket(state / ROUTER_SOCKET)))
         _raise_file_limit(options.limits.connections_max)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(options, listeners, control_socket))
 
 
-async def _serve(options: RouterOptions, listeners: list[socket.socket], control_socket: socket.socket) -> None:
+async def _serve(options: RouterOptions, listeners: list[socket.socket], control_socket: ControlSocket) -> None:
     loop = asyncio.get_running_loop()
     service = Service(options.limits)
     table_file = TableFile(options.state / ROUTER_TABLE)
@@ -95,8 +95,9 @@ async def _serve(options: RouterOptions, listeners: list[socket.socket], control
     control = ControlServer(service, table_file, hello=hello, stop=stop)
     _handle_signals(loop, options, stop, stopped)
     servers = [await loop.create_server(service.accept, sock=sock, backlog=BACKLOG) for sock in listeners]
-    control_listener = await loop.create_unix_server(control.accept, sock=control_socket)
+    await control_socket.serve(control.accept)
     background = [loop.create_task(service.sweep()), loop.create_task(control.run())]
+    background.append(loop.create_task(control_socket.keep(control.accept)))
     # What is alive now stays: collections need not look at it again.
     gc.collect()
     gc.freeze()
@@ -108,7 +109,7 @@ async def _serve(options: RouterOptions, listeners: list[socket.socket], control
         server.close()
     await service.drain(drain_s)
     control.close()
-    control_listener.close()
+    control_socket.stop()
     for task in background:
         task.cancel()
     await table_file.flush()
@@ -216,26 +217,11 @@ def _inherited(descriptor: int) -> socket.socket:
     return sock
 
 
-@contextlib.contextmanager
-def _control_socket(path: Path) -> Iterator[socket.socket]:
-    """The bound Unix socket, 0600. The lock is ours, so that a file in its place is a dead router's."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o177)
+def _control_socket(path: Path) -> ControlSocket:
     try:
-        path.unlink(missing_ok=True)
-        with short_path(path) as bindable:
-            sock.bind(bindable)
-        sock.setblocking(False)
+        return ControlSocket(path)
     except OSError as error:
-        sock.close()
         raise StartError(f"the control socket {path} cannot be made ({error.strerror})") from None
-    finally:
-        os.umask(mask)
-    try:
-        yield sock
-    finally:
-        sock.close()
-        path.unlink(missing_ok=True)
 
 
 def _raise_file_limit(connections_max: int) -> None:

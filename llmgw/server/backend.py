@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+import structlog
+
 import llmgw
 from llmgw.config.catalog import Catalog, CatalogModel, Profile
 from llmgw.fleet.model import Node, NodeState, Replica
@@ -40,7 +42,11 @@ from llmgw.server.views import (
     replica_views,
 )
 
+log = structlog.get_logger("server")
+
 LOG_TIMEOUT_S = 10.0
+HISTORY_WAIT_S = 5.0
+CHANGE_WAIT_S = 10.0
 REPLICAS_MAX = 1000
 LAST_WORDS_END = 2**53
 """An offset that no log reaches: the reader has everything."""
@@ -114,8 +120,12 @@ class Backend:
         self, *, subject: str | None, kind: str | None, model: str | None, before: int | None, limit: int
     ) -> list[HistoryEntry]:
         """Newest first."""
-        # What was just done must be in the answer: the writer is at most a moment behind.
-        await self._store.flush(timeout_s=5.0)
+        # What was just done must be in the answer: the writer is at most a moment behind. On a disk that takes
+        # nothing, what is stored is worth reading all the same; a finding says that more waits.
+        try:
+            await self._store.flush(timeout_s=HISTORY_WAIT_S)
+        except StoreError as error:
+            log.warning("history is answered without what waits to be stored", reason=error.what)
         return await self._store.history(subject=subject, kind=kind, model=model, before=before, limit=limit)
 
     async def logs(self, replica_id: str, rank: int, stream: str, offset: int | None, lines: int) -> LogView:
@@ -195,8 +205,9 @@ class Backend:
     async def cordon(self, node_id: str, cordoned: bool, *, by: str) -> Done:
         """Stop placement on a node, or allow it again."""
         node = self._node(node_id)
+        was = node.cordoned
         self._store.put_cordoned(node_id, cordoned, self._now())
-        await self._committed()
+        await self._committed(undo=lambda: self._store.put_cordoned(node_id, was, self._now()))
         if node.cordoned != cordoned:
             self._hub.set_cordon(node_id, cordoned, by)
         word = "takes no new shards; what runs there stays" if cordoned else "takes new shards again"
@@ -205,8 +216,7 @@ class Backend:
     async def drain(self, node_id: str, *, force: bool, by: str) -> Done:
         """Move everything off a node."""
         node = self._node(node_id)
-        self._store.put_draining(node_id, True, self._now(), force=force)
-        await self._committed()
+        await self._put_draining(node, True, force)
         self._hub.set_drain(node_id, True, force, by)
         self._hub.turn()
         left = next(view.drain_left for view in self.nodes() if view.node_id == node_id)
@@ -218,8 +228,7 @@ class Backend:
     async def undrain(self, node_id: str, *, by: str) -> Done:
         """End a drain."""
         node = self._node(node_id)
-        self._store.put_draining(node_id, False, self._now())
-        await self._committed()
+        await self._put_draining(node, False, False)
         if node.draining:
             self._hub.set_drain(node_id, False, False, by)
         return Done(
@@ -289,11 +298,22 @@ class Backend:
     def _now(self) -> float:
         return self._hub.clock.wall()
 
-    async def _committed(self) -> None:
+    async def _put_draining(self, node: Node, draining: bool, force: bool) -> None:
+        was, forced = node.draining, node.drain_forced
+        self._store.put_draining(node.node_id, draining, self._now(), force=force)
+        await self._committed(undo=lambda: self._store.put_draining(node.node_id, was, self._now(), force=forced))
+
+    async def _committed(self, *, undo: Callable[[], None] | None = None) -> None:
+        """Wait until what was put is stored. What cannot be stored now would be later, behind the operator's
+        back, and rule after the next start: `undo` is put behind it then.
+        """
         try:
-            await self._store.flush(timeout_s=10.0)
+            await self._store.flush(timeout_s=CHANGE_WAIT_S)
         except StoreError as error:
-            raise AdminError(503, "store", str(error)) from None
+            if undo is None:
+                raise AdminError(503, "store", str(error)) from None
+            undo()
+            raise AdminError(503, "store", f"nothing was changed, since it cannot be stored: {error}") from None
 
     def _model(self, name: str) -> CatalogModel:
         for model in self._hub.catalog.models:

@@ -293,3 +293,27 @@ def test_the_state_folder_of_another_umask_is_closed_to_others(new_router, tmp_p
         assert stat.S_IMODE(router.state.stat().st_mode) == 0o700
 
     asyncio.run(main())
+
+
+def test_a_socket_file_that_was_removed_is_made_anew_for_the_next_control_process(new_router) -> None:
+    async def main() -> None:
+        router = await new_router().serving()
+        path = router.state / "router.sock"
+        async with fleet_of(router) as fleet:
+            await fleet.serve(plain())
+            first = await RawControl.connect(fleet)
+            assert isinstance(await first.next(), Hello)
+            path.unlink()
+            await until(path.exists, "the socket is back")
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            path.unlink()
+            path.write_text("in its place")
+            await until(path.is_socket, "the socket is back again")
+            assert isinstance(await first.next(), Telemetry), "the connection that was there goes on"
+            second = await RawControl.connect(fleet)
+            hello = await second.next()
+            assert isinstance(hello, Hello)
+            assert hello.pid == router.process.pid
+            assert (await fleet.ask(post())).status == 200
+
+    asyncio.run(main())

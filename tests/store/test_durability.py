@@ -6,6 +6,9 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
+
+from llmgw.server.store.errors import StoreError
 from llmgw.server.store.store import DATABASE_NAME, Store
 from tests.store.running import finish, on_a_loop, start
 
@@ -165,3 +168,51 @@ def test_closing_with_a_full_disk_ends_in_time_and_says_what_is_lost(tmp_path: P
     assert "refused: the store was closed with 1 changes unstored: " in said
     assert "flush: StoreError(" in said
     assert said.splitlines()[-1] == "unlocked"
+
+
+LOG_REMOVED = """
+    import asyncio, os, sys
+    from pathlib import Path
+    from llmgw.server.store.store import DATABASE_NAME, Store
+
+    async def main():
+        state = Path(sys.argv[1])
+        store = await Store.open(state, 1.0)
+        for number, garbage in enumerate([None, b"not a log"]):
+            store.record("replica", f"before-{number}", "ready", 2.0)
+            await store.flush()
+            log = state / f"{DATABASE_NAME}-wal"
+            log.unlink()
+            if garbage is not None:
+                log.write_bytes(garbage)
+            store.record("replica", f"after-{number}", "ready", 3.0)
+            await store.flush()
+            read = [entry.subject for entry in await store.history(limit=10)]
+            assert read[:2] == [f"after-{number}", f"before-{number}"], read
+        os._exit(0)  # as kill -9 would end it
+
+    asyncio.run(main())
+"""
+
+
+@on_a_loop
+async def test_a_log_removed_under_the_store_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    finish(LOG_REMOVED, tmp_path)
+    store = await Store.open(tmp_path, 4.0)
+    kept = {entry.subject for entry in await store.history(limit=10)}
+    assert {"before-0", "after-0", "before-1", "after-1"} <= kept
+    await store.close()
+
+
+@on_a_loop
+async def test_nothing_is_said_to_be_stored_in_a_database_that_was_replaced(tmp_path: Path) -> None:
+    store = await Store.open(tmp_path, 1.0)
+    database = tmp_path / DATABASE_NAME
+    database.rename(tmp_path / "elsewhere")
+    store.record("replica", "r1", "ready", 2.0)
+    with pytest.raises(StoreError, match="removed or replaced"):
+        await store.flush(0.5)
+    assert any("removed or replaced" in finding.what for finding in store.findings())
+    (tmp_path / "elsewhere").rename(database)
+    await store.flush(10.0)
+    await store.close()

@@ -49,6 +49,11 @@ async def refuse_admin_error(request: Request, error: Exception) -> Response:
     return refusal(error.status, error.code, error.message)
 
 
+async def refuse_store_error(request: Request, error: Exception) -> Response:
+    """The store cannot be read or written now: a sentence of its own, and no defect of the server."""
+    return refusal(503, "store", str(error))
+
+
 async def refuse_http_error(request: Request, error: Exception) -> Response:
     """Starlette's own: no such route, or no such method on it."""
     assert isinstance(error, HTTPException)

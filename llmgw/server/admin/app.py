@@ -10,11 +10,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
-from llmgw.server.admin.answers import Answers, refuse_admin_error, refuse_http_error
+from llmgw.server.admin.answers import Answers, refuse_admin_error, refuse_http_error, refuse_store_error
 from llmgw.server.admin.auth import Attempts, Guard
 from llmgw.server.admin.backend import AdminBackend, AdminError
 from llmgw.server.admin.reads import Reads
 from llmgw.server.admin.writes import Writes
+from llmgw.server.store.errors import StoreError
 
 
 def create_admin_app(backend: AdminBackend, *, secure: bool, attempts: Attempts | None = None) -> Starlette:
@@ -58,7 +59,11 @@ def create_admin_app(backend: AdminBackend, *, secure: bool, attempts: Attempts 
             Middleware(Answers),
             Middleware(Guard, backend=backend, secure=secure, attempts=attempts),
         ],
-        exception_handlers={AdminError: refuse_admin_error, HTTPException: refuse_http_error},
+        exception_handlers={
+            AdminError: refuse_admin_error,
+            StoreError: refuse_store_error,
+            HTTPException: refuse_http_error,
+        },
     )
     # A redirect to the path with (or without) a slash would name an address made from the Host header.
     app.router.redirect_slashes = False

@@ -19,6 +19,7 @@ from llmgw.server.store.engine import reading_engine, writing_engine
 from llmgw.server.store.errors import StoreError, explain
 from llmgw.server.store.interface import COMMIT_WAIT_S, HISTORY_ROWS_KEPT, StoreInterface
 from llmgw.server.store.lock import StateLock
+from llmgw.server.store.open_files import OpenFiles
 from llmgw.server.store.queue import Write
 from llmgw.server.store.records import Kept
 from llmgw.server.store.writer import Writer
@@ -45,7 +46,8 @@ class Store(StoreInterface):
         self._lock = lock
         self._writing = writing
         self._reading = reading
-        self._writer = Writer(writing, partial(explain, path=path), str(path))
+        files = OpenFiles(path, writing, reading)
+        self._writer = Writer(writing, partial(explain, path=path), str(path), check=files.check)
         self._writer.start()
 
     @classmethod

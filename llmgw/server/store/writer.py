@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import structlog
@@ -28,7 +28,8 @@ T = TypeVar("T")
 class Writer:
     """Commits writes in their order, in batches. All its methods belong to one event loop's thread.
 
-    `describe` turns an error into a sentence; `where` names the store in findings.
+    `describe` turns an error into a sentence; `where` names the store in findings; `check` is awaited before
+    each commit, and what it raises fails it.
     """
 
     def __init__(
@@ -37,10 +38,12 @@ class Writer:
         describe: Callable[[BaseException], StoreError],
         where: str,
         waiting_max: int = WAITING_MAX,
+        check: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._engine = engine
         self._describe = describe
         self._where = where
+        self._check = check
         self._queue = WriteQueue(waiting_max)
         self._in_flight: list[tuple[int, Write]] = []
         self._flushes: list[tuple[int, asyncio.Future[None]]] = []
@@ -199,6 +202,8 @@ class Writer:
                 self._after_commit(outcome)
 
     async def _store(self, batch: Sequence[Write]) -> list[_Outcome]:
+        if self._check is not None:
+            await self._check()
         try:
             async with self._engine.begin() as connection:
                 return await connection.run_sync(_apply, batch, False)
@@ -237,7 +242,7 @@ class Writer:
     async def _after_failure(self, error: Exception) -> None:
         problem = self._describe(error)
         if self._problem is None:
-            unforeseen = not isinstance(error, (SQLAlchemyError, OSError))
+            unforeseen = not isinstance(error, (SQLAlchemyError, OSError, StoreError))
             log.error("store cannot write", store=self._where, error=str(problem), exc_info=unforeseen)
         self._problem = problem
         self._queue.put_back(self._in_flight)
