@@ -29,7 +29,8 @@ class InventorySource(Protocol):
 
 
 class Admission:
-    """Checks and plans for one node. `adapter` raises ValueError with a sentence for an unknown engine."""
+    """Checks and plans for one node. `adapter` raises ValueError with a sentence for an unknown engine;
+    `may_be_freed` is True of a GPU that is only held by others: a start waits for it and is not refused."""
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class Admission:
         address: str,
         adapter: Callable[[str], EngineAdapter],
         inventory: InventorySource,
+        may_be_freed: Callable[[str], bool],
         mgmt_interface: str | None,
         base_env: dict[str, str],
     ) -> None:
@@ -45,6 +47,7 @@ class Admission:
         self._address = address
         self._adapter = adapter
         self._inventory = inventory
+        self._may_be_freed = may_be_freed
         self._mgmt_interface = mgmt_interface
         self._base_env = base_env
 
@@ -137,9 +140,9 @@ class Admission:
         for uuid in spec.gpus:
             if uuid not in known:
                 raise Refused(f"GPU {uuid} is not on this node, which has {', '.join(known) or 'none'}")
-            if not known[uuid].usable:
+            if not known[uuid].usable and not self._may_be_freed(uuid):
                 raise Refused(f"GPU {uuid} cannot be used: {known[uuid].reason or 'its driver does not say why'}")
-        return [known[uuid] for uuid in spec.gpus]
+        return [msgspec.structs.replace(known[uuid], usable=True, reason=None) for uuid in spec.gpus]
 
     async def _adapters(self, spec: ShardSpec) -> list[str]:
         """Usable adapters of the shard's fabric; a replica of several nodes needs them."""

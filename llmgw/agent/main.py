@@ -10,6 +10,7 @@ import signal
 import ssl
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from llmgw.agent.certificates import CertificateError, CertificateKeeper
 from llmgw.agent.conversation import Life, SystemClock
+from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.https import HttpsTransport
 from llmgw.agent.inventory import InventoryReader
 from llmgw.agent.loop import AgentLoop
 from llmgw.agent.processes import boot_id
-from llmgw.agent.supervisor import Supervisor, now_boot_s
+from llmgw.agent.supervisor import Supervisor, now_boot_s, real_work_dir
 from llmgw.config.agent import AgentConfig
 from llmgw.config.errors import SentenceError
 from llmgw.engines.offers import engine_offers
@@ -76,15 +78,17 @@ def own_certificate_findings(config: AgentConfig, now: float) -> list[Finding]:
     """What is wrong, or soon will be, with this node's certificate and root; `where` begins with the node id."""
     from llmgw.pki.expiry import certificate_findings
 
-    return [
-        msgspec.structs.replace(finding, where=f"{config.node_id} {finding.where}")
-        for finding in certificate_findings([config.tls.cert, config.tls.ca], now)
-    ]
+    return _of_node(config, certificate_findings([config.tls.cert, config.tls.ca], now))
+
+
+def _of_node(config: AgentConfig, findings: Sequence[Finding]) -> list[Finding]:
+    return [msgspec.structs.replace(finding, where=f"{config.node_id} {finding.where}") for finding in findings]
 
 
 async def _run(config: AgentConfig) -> None:
     # Here and not above, so that the parts can be tested without each other.
     from llmgw.engines import registry
+    from llmgw.hardware.gpus import read_gpus
     from llmgw.hardware.interfaces import AddressError, choose_address, interface_of
     from llmgw.hardware.inventory import read_inventory
     from llmgw.pki.errors import PkiError
@@ -130,11 +134,18 @@ async def _run(config: AgentConfig) -> None:
         where = f" ({exc.filename})" if exc.filename else ""
         raise AgentError(f"{exc.strerror or exc}{where}; see tls and mgmt_addr in agent.yaml") from None
 
+    gpu_memory = GpuMemory(lambda: read_gpus(config.discovery), work_dir=real_work_dir(config))
+
     def read() -> Inventory:
-        gpus, ports, fabrics, findings = read_inventory(config)
+        claims = gpu_memory.claims()
+        found = read_inventory(config)
+        judgement = gpu_memory.judge(found.gpus, found.processes, claims)
         engines = engine_offers(registry.offered(config), registry.missing(config), config)
+        findings = [*_of_node(config, judgement.findings), *found.findings]
         findings += own_certificate_findings(config, time.time())
-        return Inventory(gpus=gpus, ports=ports, fabrics=fabrics, engines=engines, findings=findings)
+        return Inventory(
+            gpus=judgement.gpus, ports=found.ports, fabrics=found.fabrics, engines=engines, findings=findings
+        )
 
     inventory = InventoryReader(read, node_id=config.node_id)
     supervisor = Supervisor(
@@ -142,6 +153,7 @@ async def _run(config: AgentConfig) -> None:
         address=address,
         adapter=registry.adapter,
         inventory=inventory,
+        gpu_memory=gpu_memory,
         mgmt_interface=config.mgmt_interface or interface,
     )
     randomness = random.SystemRandom()

@@ -17,6 +17,8 @@ import msgspec
 import structlog
 
 from llmgw.agent.ending import end_processes
+from llmgw.agent.gpu_memory import GpuMemory
+from llmgw.agent.held import held_shard
 from llmgw.agent.logs import LogError, log_path, read_tail, rotate
 from llmgw.agent.processes import (
     Child,
@@ -25,7 +27,6 @@ from llmgw.agent.processes import (
     ProcessIdentity,
     ProcessInfo,
     belonging,
-    is_alive,
     listens_for_another,
     spawn,
 )
@@ -53,6 +54,7 @@ class ShardHost:
     stop_timeout_s: float
     health_interval_s: float
     log_lines: int
+    gpu_memory: GpuMemory
     now_boot_s: Callable[[], float]
     changed: Callable[[Shard], None]
 
@@ -172,8 +174,18 @@ class Shard:
             failure = await self._wait_for_leader()
             if failure is not None:
                 return failure
-        started = self._host.now_boot_s()
-        await self._change(started_boot_s=started, load=plan.load, readiness=plan.readiness)
+        used_before: dict[str, int] = {}
+        if self.record.spec.gpus:
+            waited = await self._host.gpu_memory.wait_free(self.record, on_held=self._say_waiting)
+            if waited.problem is not None:
+                return Failure(waited.problem)
+            used_before = waited.used_mib
+        await self._change(
+            started_boot_s=self._host.now_boot_s(),
+            gpu_used_before_mib=used_before,
+            load=plan.load,
+            readiness=plan.readiness,
+        )
         for process in [*plan.sidecars, plan.engine]:
             failure = await self._spawn(process)
             if failure is not None:
@@ -286,6 +298,10 @@ class Shard:
             await self._transition("ready")
         return None
 
+    def _say_waiting(self, reason: str) -> None:
+        if not self._stop.is_set():
+            self._transition("waiting", reason=reason)
+
     def _note(self, note: str) -> None:
         if self.record.phase != "ready":
             self._progress = Progress(what="load", note=note)
@@ -298,25 +314,47 @@ class Shard:
         log.warning("shard fails", shard=self.record.spec.shard_id, reason=failure.reason)
         slow = asyncio.get_running_loop().call_later(1.0, self._say_stopping, failure.reason)
         await end_processes(self._find, grace_s=0.0, on_slow=self._say_stuck)
+        held = await self._wait_for_memory(failure.reason)
         slow.cancel()
         tail = await asyncio.to_thread(self._tail, failure)
-        await self._finish("failed", reason=failure.reason, exit_code=failure.exit_code, output_tail=tail)
+        await self._finish("failed", failure.reason, held, exit_code=failure.exit_code, output_tail=tail)
 
     async def _end_stopped(self) -> None:
-        spec = self.record.spec
+        spec, reason = self.record.spec, self.record.reason
         grace_s = spec.stop_timeout_s if spec.stop_timeout_s is not None else self._host.stop_timeout_s
         saved = next((one for one in self.record.processes if one.name == "engine"), None)
         main = ProcessIdentity(saved.pid, saved.start_ticks) if saved else None
         await end_processes(self._find, grace_s=grace_s, main=main, on_slow=self._say_stuck)
         child = self._children.get("engine")
         code = child.exit_code() if child else None
-        await self._finish("stopped", reason=self.record.reason, exit_code=code)
+        held = await self._wait_for_memory(reason)
+        await self._finish("stopped", reason, held, exit_code=code)
 
-    async def _finish(self, phase: ShardPhase, **changes: Any) -> None:
+    async def _wait_for_memory(self, reason: str | None) -> dict[str, str]:
+        """Until the memory of the shard's GPUs is free, or was waited for long enough: UUID → what holds it."""
+
+        def say(what: str) -> None:
+            self._transition("stopping", reason=f"{reason}; {what}" if reason else what)
+
+        return await self._host.gpu_memory.wait_released(self.record, on_held=say)
+
+    async def _finish(self, phase: ShardPhase, reason: str | None, held: dict[str, str], **changes: Any) -> None:
         for child in self._children.values():
             await asyncio.to_thread(child.reap)
         self._progress = None
-        await self._transition(phase, processes=[], failure=None, ended_at_s=time.time(), **changes)
+        if held:
+            left = "its processes have ended and memory is still in use: " + "; ".join(held.values())
+            log.error("GPU memory is not released", shard=self.record.spec.shard_id, held=list(held.values()))
+            reason = f"{reason}; {left}" if reason else left
+        await self._transition(
+            phase,
+            reason=reason,
+            processes=[],
+            failure=None,
+            ended_at_s=time.time(),
+            unreleased=list(held),
+            **changes,
+        )
 
     def _find(self) -> list[ProcessInfo]:
         recorded = [ProcessIdentity(one.pid, one.start_ticks) for one in self.record.processes]
@@ -379,28 +417,3 @@ class Shard:
         except OSError as exc:
             # A full disk must not end an engine; what is lost is the adoption of this change.
             log.error("a shard's description cannot be written", shard=record.spec.shard_id, error=exc.strerror)
-
-
-def engine_lives(record: ShardRecord) -> bool:
-    """True while the engine that a record names runs."""
-    return any(
-        one.name == "engine" and is_alive(ProcessIdentity(one.pid, one.start_ticks)) for one in record.processes
-    )
-
-
-def held_shard(record: ShardRecord, now_boot_s: float, progress: Progress | None = None) -> HeldShard:
-    """A record as the server is told of it."""
-    engine = next((one for one in record.processes if one.name == "engine"), None)
-    return HeldShard(
-        spec=record.spec,
-        phase=record.phase,
-        version=record.version,
-        http_port=record.http_port,
-        rendezvous_port=record.rendezvous_port,
-        reason=record.reason,
-        exit_code=record.exit_code,
-        output_tail=record.output_tail,
-        engine_pid=engine.pid if engine else None,
-        phase_age_s=max(0.0, now_boot_s - record.phase_since_boot_s),
-        progress=progress,
-    )

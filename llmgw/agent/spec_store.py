@@ -50,6 +50,10 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
     processes: list[SavedProcess] = []
     load: HttpCheck | None = None
     readiness: HttpCheck | None = None
+    gpu_used_before_mib: dict[str, int] = {}
+    """Memory in use on the shard's GPUs just before its processes were started, by UUID, where it was known."""
+    unreleased: list[str] = []
+    """GPUs whose memory was still in use when the shard's end was reported."""
     forgotten: bool = False
     serial: int = 0
     """Counts the changes of this record in memory, so that an older one never overwrites a newer on disk."""

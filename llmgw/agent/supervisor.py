@@ -17,9 +17,11 @@ import structlog
 
 from llmgw.agent.admission import Admission, InventorySource, Refused
 from llmgw.agent.ending import end_processes
+from llmgw.agent.gpu_memory import GpuMemory
+from llmgw.agent.held import engine_lives, held_shard
 from llmgw.agent.logs import LogError, read_piece
 from llmgw.agent.processes import ProcessInfo, boot_id, uncovered
-from llmgw.agent.shard import Shard, ShardHost, engine_lives, held_shard
+from llmgw.agent.shard import Shard, ShardHost
 from llmgw.agent.spec_store import ShardRecord, SpecStore, is_shard_id
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import EngineAdapter, LaunchPlan
@@ -41,6 +43,11 @@ def now_boot_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def real_work_dir(config: AgentConfig) -> str:
+    """The work dir as the marker carries it: it must read the same whichever way an operator spells it."""
+    return os.path.realpath(config.supervisor.work_dir)
+
+
 class Supervisor:
     """Keeps the shards of one node. Call `adopt` first, and `close` last; neither touches a healthy engine."""
 
@@ -51,12 +58,12 @@ class Supervisor:
         address: str,
         adapter: Callable[[str], EngineAdapter],
         inventory: InventorySource,
+        gpu_memory: GpuMemory,
         mgmt_interface: str | None = None,
         base_env: dict[str, str] | None = None,
     ) -> None:
         """`adapter` gives an engine's adapter by its name and raises ValueError with a sentence."""
-        # The real path: the marker must read the same whichever way an operator spells the folder.
-        self.work_dir = os.path.realpath(config.supervisor.work_dir)
+        self.work_dir = real_work_dir(config)
         self._store = SpecStore(Path(self.work_dir) / "shards")
         self._boot_id = boot_id()
         self._admission = Admission(
@@ -64,6 +71,7 @@ class Supervisor:
             address=address,
             adapter=adapter,
             inventory=inventory,
+            may_be_freed=gpu_memory.occupied,
             mgmt_interface=mgmt_interface,
             base_env=dict(os.environ) if base_env is None else base_env,
         )
@@ -74,6 +82,7 @@ class Supervisor:
             stop_timeout_s=config.supervisor.stop_timeout,
             health_interval_s=config.supervisor.health_interval,
             log_lines=config.supervisor.log_lines,
+            gpu_memory=gpu_memory,
             now_boot_s=now_boot_s,
             changed=self._changed,
         )
@@ -82,6 +91,8 @@ class Supervisor:
         self._ended: dict[str, ShardRecord] = {}
         self._listener: Callable[[str], None] | None = None
         self._behind: set[asyncio.Future[None]] = set()
+        self._gpu_memory = gpu_memory
+        gpu_memory.attend(self._live_records)
 
     def listen(self, listener: Callable[[str], None]) -> None:
         """Have `listener` told of every transition, by shard id."""
@@ -101,6 +112,8 @@ class Supervisor:
                     await self._take_over(record)
                 else:
                     self._ended[record.spec.shard_id] = record
+                    if record.boot_id == self._boot_id:
+                        self._gpu_memory.remember(record)
             await self._end_orphans()
         self._prune()
 
@@ -277,7 +290,8 @@ class Supervisor:
         self._begin(record, plan)
 
     def _live_records(self) -> list[ShardRecord]:
-        return [shard.record for shard in self._shards.values() if shard.record.live]
+        # A copy first: another thread may ask while a shard begins or ends.
+        return [record for shard in list(self._shards.values()) if (record := shard.record).live]
 
     def _begin(self, record: ShardRecord, plan: LaunchPlan | None) -> None:
         shard = Shard(record, self._host, plan)
@@ -304,6 +318,7 @@ class Supervisor:
         """A shard made a transition (called in the event loop)."""
         record = shard.record
         if not record.live:
+            self._gpu_memory.remember(record)
             self._shards.pop(record.spec.shard_id, None)
             self._ended[record.spec.shard_id] = record
             self._prune()

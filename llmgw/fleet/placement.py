@@ -179,6 +179,11 @@ def _gpus_there(node: Node, wanted: Wanted) -> str:
     return f"{there}: {broken}" if broken else there
 
 
+def _gpus_out_of_use(node: Node, wanted: Wanted) -> str | None:
+    broken = dict.fromkeys(gpu.reason for gpu in node.gpus if not gpu.usable and gpu.reason)
+    return "; ".join(broken) or None
+
+
 def _fabrics_there(node: Node, wanted: Wanted) -> str:
     named = wanted.profile.fabric
     offers = [offer for offer in node.inventory.fabrics if named in (None, offer.name)]
@@ -203,7 +208,11 @@ FILTERS: tuple[Filter, ...] = (
     Filter("is not on the fabric that the profile names", _other_fabric, lasting=True, detail=_fabrics_there),
     # The node may be what the replica died of: its agent's silence only shows later.
     Filter("has not ended a shard of a failed replica yet", lambda n, w, r: n.node_id in r.ending),
-    Filter("has too few free GPUs", lambda n, w, r: len(r.free(n)) < w.profile.gpus_per_node),
+    Filter(
+        "has too few free GPUs",
+        lambda n, w, r: len(r.free(n)) < w.profile.gpus_per_node,
+        detail=_gpus_out_of_use,
+    ),
 )
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from llmgw.config.agent import Discovery
+from llmgw.hardware.gpu_processes import GpuProcesses, parse_gpu_processes, process_query_args
 from llmgw.hardware.nvidia_smi import (
     QUERY_FIELDS,
     REQUIRED_FIELDS,
@@ -30,15 +31,18 @@ from llmgw.messages.agent import Gpu
 from llmgw.messages.findings import Finding
 
 QUERY_TIMEOUT_S = 20.0
+# While no GPU has more in use than this, nobody can hold much, and nvidia-smi is not run a second time.
+ASK_ABOVE_MIB = 128
 _INSTALL = "install the NVIDIA driver, or name nvidia-smi in discovery.nvidia_smi of agent.yaml"
 _NO_GPU = "This node can run nothing that needs a GPU"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuReading:
-    """One reading. `source` is what answered; None when nothing did."""
+    """One reading. `source` is what answered; None when nothing did. `processes` are who holds their memory."""
 
     gpus: list[Gpu] = field(default_factory=list)
+    processes: GpuProcesses = field(default_factory=GpuProcesses)
     findings: list[Finding] = field(default_factory=list)
     source: Literal["nvml", "nvidia-smi"] | None = None
 
@@ -93,7 +97,7 @@ def read_gpus(
                 remedy="check lspci -d 10de: and dmesg; in a VM, check that the GPUs are passed through",
             )
         ]
-    return GpuReading(gpus=gpus, findings=findings, source=source)
+    return GpuReading(gpus=gpus, processes=table.processes, findings=findings, source=source)
 
 
 def _find_program(name: str) -> str | None:
@@ -116,7 +120,23 @@ def _ask_nvidia_smi(program: str, timeout_s: float) -> GpuTable:
     explained = any(finding.severity == "error" or finding.check == "gpu-none" for finding in table.findings)
     if output.code != 0 and not explained:
         table.findings.append(_exit_finding(output, table))
+    if any(gpu.memory_used_mib is None or gpu.memory_used_mib > ASK_ABOVE_MIB for gpu in table.gpus):
+        table.processes = _ask_processes(program, timeout_s)
     return table
+
+
+def _ask_processes(program: str, timeout_s: float) -> GpuProcesses:
+    """Who holds memory; unknown when nvidia-smi cannot say, which is told for the GPUs already."""
+    try:
+        output = run_program(
+            [program, *process_query_args()], timeout_s=timeout_s, output_bytes_max=TEXT_BYTES_MAX
+        )
+    except ProgramError:
+        return GpuProcesses()
+    listed = parse_gpu_processes(output.stdout)
+    if output.code != 0 or output.cut:
+        listed.whole = False
+    return listed
 
 
 def _exit_finding(output: ProgramOutput, table: GpuTable) -> Finding:

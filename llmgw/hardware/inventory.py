@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from llmgw.config.agent import AgentConfig
 from llmgw.hardware.fabrics import offer_fabrics
+from llmgw.hardware.gpu_processes import GpuProcesses
 from llmgw.hardware.gpus import QUERY_TIMEOUT_S, read_gpus
 from llmgw.hardware.ports import read_ports
 from llmgw.messages.agent import PORTS_PER_NODE_MAX, FabricOffer, Gpu, Port
@@ -16,12 +18,20 @@ from llmgw.messages.findings import Finding
 FINDINGS_MAX = 200
 
 
-def read_inventory(
-    config: AgentConfig, *, gpu_timeout_s: float = QUERY_TIMEOUT_S
-) -> tuple[list[Gpu], list[Port], list[FabricOffer], list[Finding]]:
+@dataclass(frozen=True, kw_only=True)
+class NodeReading:
+    """What was read. `processes` are who holds GPU memory; `where` of a finding begins with the node id."""
+
+    gpus: list[Gpu]
+    processes: GpuProcesses
+    ports: list[Port]
+    fabrics: list[FabricOffer]
+    findings: list[Finding]
+
+
+def read_inventory(config: AgentConfig, *, gpu_timeout_s: float = QUERY_TIMEOUT_S) -> NodeReading:
     """GPUs, ports, fabric offers and findings of this node, read afresh. Blocks (for `gpu_timeout_s` for each
-    of NVML and nvidia-smi at worst) and raises nothing for what hardware and drivers do. Findings' `where`
-    begins with the node id.
+    call of NVML and nvidia-smi at worst) and raises nothing for what hardware and drivers do.
     """
     reading = read_gpus(config.discovery, timeout_s=gpu_timeout_s)
     ports = read_ports(Path(config.discovery.ib_root))
@@ -34,7 +44,7 @@ def read_inventory(
         msgspec.structs.replace(finding, where=f"{config.node_id} {finding.where}".rstrip())
         for finding in findings[:FINDINGS_MAX]
     ]
-    return reading.gpus, kept, offers, named
+    return NodeReading(gpus=reading.gpus, processes=reading.processes, ports=kept, fabrics=offers, findings=named)
 
 
 def _within_limit(ports: list[Port], config: AgentConfig) -> tuple[list[Port], list[Finding]]:

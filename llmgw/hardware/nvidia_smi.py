@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from llmgw.hardware.gpu_processes import GpuProcesses
 from llmgw.hardware.nvidia_smi_cells import ERROR_WORD, UNKNOWN, UUID, describe_row, refuse, shown
 from llmgw.messages.agent import GPUS_PER_NODE_MAX, Gpu
 from llmgw.messages.findings import Finding, Severity
@@ -57,10 +58,14 @@ _DRIVER = re.compile(
 
 @dataclass
 class GpuTable:
-    """What a text says: the GPUs of its rows, and everything that is no row of its own."""
+    """What a text says: the GPUs of its rows, and everything that is no row of its own.
+
+    `processes` is filled by who asks for them; it is unknown in a table of GPUs alone.
+    """
 
     gpus: list[Gpu] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    processes: GpuProcesses = field(default_factory=GpuProcesses)
 
 
 def query_args(fields: Sequence[str] = QUERY_FIELDS) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llmgw.hardware.gpu_health import why_unusable
+from llmgw.hardware.gpu_processes import GpuProcess, GpuProcesses
 from llmgw.hardware.nvidia_smi import GpuTable
 from llmgw.messages.agent import GPUS_PER_NODE_MAX, Gpu
 from llmgw.messages.findings import Finding
@@ -58,7 +59,7 @@ def read_nvml(module: Any = None) -> GpuTable:
 
 
 def _read_all(nvml: Any) -> GpuTable:
-    table = GpuTable()
+    table = GpuTable(processes=GpuProcesses(whole=True))
     driver = _text(_Asker(nvml).ask(nvml.nvmlSystemGetDriverVersion))
     count = nvml.nvmlDeviceGetCount()
     if count > GPUS_PER_NODE_MAX:
@@ -100,7 +101,27 @@ def _read_all(nvml: Any) -> GpuTable:
             continue
         seen.add(gpu.uuid)
         table.gpus.append(gpu)
+        _read_processes(nvml, index, gpu.uuid, table.processes)
     return table
+
+
+def _read_processes(nvml: Any, index: int, uuid: str, into: GpuProcesses) -> None:
+    """The processes on one GPU. One that computes and draws is in both lists with the same size."""
+    asker = _Asker(nvml)
+    handle = asker.ask(nvml.nvmlDeviceGetHandleByIndex, index)
+    if handle is None:
+        into.unknown.add(uuid)
+        return
+    compute = asker.ask(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    graphics = asker.ask(nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
+    if compute is None:
+        into.unknown.add(uuid)
+    computing = {process.pid for process in compute or []}
+    for process in [*(compute or []), *(one for one in graphics or [] if one.pid not in computing)]:
+        used = process.usedGpuMemory
+        # NVML_VALUE_NOT_AVAILABLE is all ones; the bindings make it None, older ones do not.
+        known = used is not None and 0 <= used < 2**60
+        into.add(GpuProcess(uuid, int(process.pid), used // _MIB if known else None))
 
 
 class _Asker:

@@ -6,13 +6,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from llmgw.agent.supervisor import Supervisor
+from llmgw.agent.gpu_memory import GpuMemory
+from llmgw.agent.supervisor import Supervisor, real_work_dir
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import HttpCheck, LaunchContext, LaunchPlan, ProcessPlan, inherited_env
+from llmgw.hardware.gpu_processes import GpuProcesses
+from llmgw.hardware.gpus import GpuReading
 from llmgw.messages.agent import FabricOffer, Gpu, HeldShard, Inventory, ShardSpec
 
 PROGRAM = Path(__file__).with_name("engine_program.py")
 GPUS = [Gpu(index=index, uuid=f"GPU-{index}", name="test") for index in range(4)]
+IDLE = GpuReading(gpus=GPUS, processes=GpuProcesses(whole=True))
 
 
 class ProgramAdapter:
@@ -83,7 +87,13 @@ def make_config(work_dir: Path, **supervisor: Any) -> AgentConfig:
 
 
 def make_supervisor(config: AgentConfig) -> Supervisor:
-    return Supervisor(config=config, address="127.0.0.1", adapter=find_adapter, inventory=FixedInventory())
+    return Supervisor(
+        config=config,
+        address="127.0.0.1",
+        adapter=find_adapter,
+        inventory=FixedInventory(),
+        gpu_memory=GpuMemory(lambda: IDLE, work_dir=real_work_dir(config)),
+    )
 
 
 def make_spec(shard_id: str = "r1-0", *args: str, **changes: Any) -> ShardSpec:

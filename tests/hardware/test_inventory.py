@@ -17,10 +17,10 @@ IB_A = FabricDeclaration(name="ib-a", hcas=["mlx5_0", "mlx5_1"], rate_gbps=400)
 
 def test_a_healthy_node_has_everything_and_no_findings(tmp_path: Path) -> None:
     node = write_hardware(tmp_path / "hw", gpus=8, adapters=2)
-    gpus, ports, fabrics, findings = read_inventory(config_of(node, fabrics=[IB_A]))
-    assert (len(gpus), len(ports), findings) == (8, 2, [])
-    assert [(fabric.name, fabric.usable, fabric.rate_gbps) for fabric in fabrics] == [("ib-a", True, 400.0)]
-    inventory = Inventory(gpus=gpus, ports=ports, fabrics=fabrics, findings=findings)
+    read = read_inventory(config_of(node, fabrics=[IB_A]))
+    assert (len(read.gpus), len(read.ports), read.findings) == (8, 2, [])
+    assert [(fabric.name, fabric.usable, fabric.rate_gbps) for fabric in read.fabrics] == [("ib-a", True, 400.0)]
+    inventory = Inventory(gpus=read.gpus, ports=read.ports, fabrics=read.fabrics, findings=read.findings)
     assert msgspec.json.decode(msgspec.json.encode(inventory), type=Inventory) == inventory
 
 
@@ -28,18 +28,19 @@ def test_exactly_the_planted_faults_are_found_and_carry_the_nodes_name(tmp_path:
     node = write_hardware(tmp_path / "hw", gpus=8, adapters=2)
     set_port(node.directory, "mlx5_1", "down")
     set_gpu(node.directory, 5, "reset")
-    gpus, _, (fabric,), findings = read_inventory(config_of(node, fabrics=[IB_A]))
-    assert [gpu.index for gpu in gpus if not gpu.usable] == [5]
-    assert not fabric.usable
-    assert [(finding.check, finding.where) for finding in findings] == [
+    read = read_inventory(config_of(node, fabrics=[IB_A]))
+    assert [gpu.index for gpu in read.gpus if not gpu.usable] == [5]
+    assert [fabric.usable for fabric in read.fabrics] == [False]
+    assert [(finding.check, finding.where) for finding in read.findings] == [
         ("gpu-unusable", "node01 GPU 5"),
         ("fabric-port-down", "node01 ib-a mlx5_1"),
     ]
 
 
 def test_active_ports_without_any_declared_fabric_are_mentioned(tmp_path: Path) -> None:
-    _, _, fabrics, (finding,) = read_inventory(config_of(write_hardware(tmp_path / "hw", gpus=1)))
-    assert fabrics == []
+    read = read_inventory(config_of(write_hardware(tmp_path / "hw", gpus=1)))
+    (finding,) = read.findings
+    assert read.fabrics == []
     assert (finding.check, finding.severity) == ("fabric-undeclared", "info")
 
 
@@ -53,9 +54,10 @@ def test_a_node_with_nothing_is_read_without_an_error(tmp_path: Path) -> None:
         },
         fabrics=[IB_A],
     )
-    gpus, ports, (fabric,), findings = read_inventory(config)
-    assert (gpus, ports, fabric.usable) == ([], [], False)
-    assert {finding.check for finding in findings} == {"gpu-driver", "fabric-adapter-missing"}
+    read = read_inventory(config)
+    (fabric,) = read.fabrics
+    assert (read.gpus, read.ports, fabric.usable) == ([], [], False)
+    assert {finding.check for finding in read.findings} == {"gpu-driver", "fabric-adapter-missing"}
 
 
 def test_of_too_many_ports_those_of_declared_fabrics_are_kept(tmp_path: Path) -> None:
@@ -70,7 +72,7 @@ def test_of_too_many_ports_those_of_declared_fabrics_are_kept(tmp_path: Path) ->
         discovery=discovery_of(node).model_copy(update={"ib_root": str(root)}),
         fabrics=[FabricDeclaration(name="ib-a", hcas=[last])],
     )
-    _, ports, _, findings = read_inventory(config)
-    assert len(ports) == PORTS_PER_NODE_MAX
-    assert ports[-1].adapter == last
-    assert "port-count" in {finding.check for finding in findings}
+    read = read_inventory(config)
+    assert len(read.ports) == PORTS_PER_NODE_MAX
+    assert read.ports[-1].adapter == last
+    assert "port-count" in {finding.check for finding in read.findings}

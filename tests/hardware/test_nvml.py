@@ -76,6 +76,12 @@ class Library:
     def nvmlDeviceGetRemappedRows(self, gpu: dict[str, Any]) -> Any:
         return answer(gpu, "remapped", (0, 0, 0, 0))
 
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu: dict[str, Any]) -> Any:
+        return answer(gpu, "compute", [])
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, gpu: dict[str, Any]) -> Any:
+        return answer(gpu, "graphics", [])
+
     def nvmlDeviceGetFieldValues(self, gpu: dict[str, Any], fields: list[int]) -> Any:
         action = answer(gpu, "action", 0)
         return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=action))]
@@ -167,3 +173,27 @@ def test_a_library_that_cannot_be_used_says_whether_there_is_a_driver(code: int,
     with pytest.raises(NvmlUnavailable) as raised:
         read_nvml(Library(init=pynvml.NVMLError(code)))
     assert raised.value.driver_present == driver_present
+
+
+def test_who_holds_memory_is_read_with_the_gpus() -> None:
+    def process(pid: int, mib: int | None) -> Any:
+        return SimpleNamespace(pid=pid, usedGpuMemory=None if mib is None else mib * MIB)
+
+    library = Library(
+        {"compute": [process(11, 20480), process(12, None)], "graphics": [process(11, 20480), process(13, 64)]},
+        {"compute": pynvml.NVMLError_NotSupported(), "graphics": [process(13, 8)]},
+        {},
+    )
+    table = read_nvml(library)
+    first, second, third = (table.processes.of(gpu.uuid) for gpu in table.gpus)
+    assert [(one.pid, one.used_mib) for one in first.processes] == [(11, 20480), (12, None), (13, 64)]
+    assert first.complete
+    assert [one.pid for one in second.processes] == [13]
+    assert not second.complete
+    assert (third.processes, third.complete) == ((), True)
+
+
+def test_a_size_that_is_not_available_is_unknown() -> None:
+    library = Library({"compute": [SimpleNamespace(pid=11, usedGpuMemory=2**64 - 1)]})
+    table = read_nvml(library)
+    assert [one.used_mib for one in table.processes.processes] == [None]

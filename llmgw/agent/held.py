@@ -1,0 +1,32 @@
+"""A shard's record read for others: whether its engine lives, and how the server is told of it."""
+
+from __future__ import annotations
+
+from llmgw.agent.processes import ProcessIdentity, is_alive
+from llmgw.agent.spec_store import ShardRecord
+from llmgw.messages.agent import HeldShard, Progress
+
+
+def engine_lives(record: ShardRecord) -> bool:
+    """True while the engine that a record names runs."""
+    return any(
+        one.name == "engine" and is_alive(ProcessIdentity(one.pid, one.start_ticks)) for one in record.processes
+    )
+
+
+def held_shard(record: ShardRecord, now_boot_s: float, progress: Progress | None = None) -> HeldShard:
+    """A record as the server is told of it."""
+    engine = next((one for one in record.processes if one.name == "engine"), None)
+    return HeldShard(
+        spec=record.spec,
+        phase=record.phase,
+        version=record.version,
+        http_port=record.http_port,
+        rendezvous_port=record.rendezvous_port,
+        reason=record.reason,
+        exit_code=record.exit_code,
+        output_tail=record.output_tail,
+        engine_pid=engine.pid if engine else None,
+        phase_age_s=max(0.0, now_boot_s - record.phase_since_boot_s),
+        progress=progress,
+    )
