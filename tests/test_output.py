@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 
 import msgspec
@@ -105,3 +106,20 @@ def test_a_narrow_terminal_wraps_and_loses_nothing(monkeypatch: pytest.MonkeyPat
     print_table(["node", "reason"], [["node01", "abcdefghij" * 6]])
     drawn = "".join(line[8:].strip() for line in terminal.getvalue().splitlines()[1:])
     assert drawn.replace("\x1b[0m", "") == "abcdefghij" * 6
+
+
+def test_on_a_narrow_terminal_names_stay_whole_and_spare_columns_are_named_below(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    heads = ["replica", Column("profile", spare=1), Column("endpoint", spare=2), "notes"]
+    print_table(heads, [["small-31ad7ad0", "default", "127.0.1.12:21000", "wanted by the catalog since today"]])
+    drawn = re.sub(r"\x1b\[[0-9]*m", "", terminal.getvalue())
+    assert "small-31ad7ad0  default" in drawn
+    assert "127.0.1.12" not in drawn
+    assert "too narrow for: endpoint" in drawn
+    assert all(len(line.rstrip()) <= 50 for line in drawn.splitlines())

@@ -29,11 +29,19 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True)
 class Column:
-    """A column's heading. `right` aligns numbers; `state` colours words such as ready and lost on a terminal."""
+    """A column's heading. `right` aligns numbers; `state` colours words such as ready and lost on a terminal.
+
+    `spare` above 0: a terminal that is too narrow for all columns goes without this one, the highest first.
+    """
 
     title: str
     right: bool = False
     state: bool = False
+    spare: int = 0
+
+
+FREE_TEXT_MIN = 20
+"""Characters that the last column, which wraps at words, is left with before a spare column goes."""
 
 
 # Colours say the same as the words do, never more.
@@ -57,7 +65,8 @@ def print_json(value: Any) -> None:
 def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]], empty: str = "") -> None:
     """Print a table. Without rows, `empty` (a sentence) instead of a heading above nothing.
 
-    On a terminal Rich draws it and wraps what is too wide. Into a pipe or a file it is plain text, columns
+    On a terminal Rich draws it; where that is too narrow, spare columns are left out (and named below the table),
+    and the last column wraps. Into a pipe or a file it is plain text, columns
     two spaces apart, every cell whole however wide, no colours.
     """
     heads = [Column(column) if isinstance(column, str) else column for column in columns]
@@ -123,9 +132,18 @@ def _print_rich(heads: list[Column], cells: list[list[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(file=sys.stdout, highlight=False)
+    shown, names_fit = _columns_that_fit(heads, cells, console.width)
+    left_out = [head.title for at, head in enumerate(heads) if at not in shown]
+    heads, cells = [heads[at] for at in shown], [[row[at] for at in shown] for row in cells]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for head in heads:
-        table.add_column(head.title.upper(), justify="right" if head.right else "left", overflow="fold")
+    for at, head in enumerate(heads):
+        table.add_column(
+            head.title.upper(),
+            justify="right" if head.right else "left",
+            overflow="fold",
+            no_wrap=names_fit and at < len(heads) - 1,
+        )
     for row in cells:
         table.add_row(
             *(
@@ -133,4 +151,26 @@ def _print_rich(heads: list[Column], cells: list[list[str]]) -> None:
                 for head, text in zip(heads, row, strict=True)
             )
         )
-    Console(file=sys.stdout, highlight=False).print(table)
+    console.print(table)
+    if left_out:
+        console.print(
+            Text(f"(too narrow for: {', '.join(left_out)}; a wider terminal or -o json has all)", "dim")
+        )
+
+
+def _columns_that_fit(heads: list[Column], cells: list[list[str]], width: int) -> tuple[list[int], bool]:
+    """The columns to show, and whether all of them but the last have their full width."""
+    widths = [
+        max(_width(text) for text in (head.title, *(row[at] for row in cells))) for at, head in enumerate(heads)
+    ]
+    shown = list(range(len(heads)))
+
+    def fits() -> bool:
+        *names, last = (widths[at] for at in shown)
+        return sum(names) + 2 * len(names) + min(last, FREE_TEXT_MIN) <= width
+
+    for at in sorted(shown, key=lambda at: -heads[at].spare):
+        if fits() or not heads[at].spare:
+            break
+        shown.remove(at)
+    return shown, fits()

@@ -65,12 +65,22 @@ class Profile(Model):
             )
         return value
 
+    @field_validator("args")
+    @classmethod
+    def _args(cls, value: list[str]) -> list[str]:
+        for index, argument in enumerate(value):
+            if "\0" in argument:
+                raise KeyedError(f"{argument!r} holds a NUL character, which no program can be given", index)
+        return value
+
     @field_validator("env")
     @classmethod
     def _env(cls, value: dict[str, str]) -> dict[str, str]:
         for key in value:
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
                 raise KeyedError(f"{key!r} is not an environment variable name; use letters, digits and '_'", key)
+            if "\0" in value[key]:
+                raise KeyedError("the value holds a NUL character, which no program can be given", key)
         return value
 
     @model_validator(mode="after")

@@ -75,7 +75,7 @@ class AgentsListener(Model):
 
 
 class Liveness(Model):
-    """When silence means what (docs/reliability.md)."""
+    """When silence means what."""
 
     lost_after: Duration = Field(15.0, gt=0)
     """Agent silent and shards not working for this long: the node is lost."""

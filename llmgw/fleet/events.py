@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from llmgw.fleet.model import Replica
 
+REASON_CHARS_MAX = 4000
+"""A reason may be an agent's own words, and an agent may say anything: history keeps no megabytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -17,6 +20,10 @@ class Event:
     reason: str = ""
     model: str | None = None
     nodes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.reason) > REASON_CHARS_MAX:
+            object.__setattr__(self, "reason", self.reason[: REASON_CHARS_MAX - 1] + "…")
 
 
 def replica_event(replica: Replica, event: str, reason: str = "") -> Event:

@@ -25,6 +25,10 @@ LOG_CHUNK_BYTES_MAX = 256 * 1024
 
 NodeId = Annotated[str, msgspec.Meta(pattern=NODE_ID_PATTERN)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+# What stands in tables, metrics and history as a name: nothing in it may draw on a terminal or begin a line.
+Label = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+TcpPort = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 ShardPhase = Literal["fetching", "waiting", "starting", "ready", "stopping", "stopped", "failed"]
 # Phases in which a shard's processes may hold GPUs. `stopped` and `failed` are said only when nothing is left.
@@ -34,7 +38,7 @@ LIVE_PHASES: frozenset[str] = frozenset({"fetching", "waiting", "starting", "rea
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU as the driver describes it. `None` is unknown, never zero."""
 
-    index: int
+    index: Int64
     uuid: str
     name: str
     memory_total_mib: int | None = None
@@ -54,8 +58,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 class Port(msgspec.Struct, frozen=True, kw_only=True):
     """One port of one InfiniBand or RoCE adapter, as sysfs tells it. `None` is unknown, never zero."""
 
-    adapter: str
-    port: int
+    adapter: Label
+    port: Int64
     link_layer: str | None = None
     """`InfiniBand`, `Ethernet` or what the kernel wrote."""
     state: str | None = None
@@ -75,7 +79,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 class FabricOffer(msgspec.Struct, frozen=True, kw_only=True):
     """What one node can do on one declared fabric. Not usable means not offered, and `reason` says why."""
 
-    name: str
+    name: Label
     adapters: list[str] = []
     """Usable ports as NCCL names them, `mlx5_0:1`."""
     usable: bool = False
@@ -88,7 +92,7 @@ class FabricOffer(msgspec.Struct, frozen=True, kw_only=True):
 class EngineOffer(msgspec.Struct, frozen=True, kw_only=True):
     """An engine that this node is configured to run; `problem` is a sentence when it cannot."""
 
-    name: str
+    name: Label
     version: str | None = None
     problem: str | None = None
 
@@ -107,7 +111,7 @@ class Rendezvous(msgspec.Struct, frozen=True, kw_only=True):
     """Where the leader of a replica waits for its workers."""
 
     host: str
-    port: int
+    port: TcpPort
 
 
 class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,10 +154,10 @@ class HeldShard(msgspec.Struct, frozen=True, kw_only=True):
 
     spec: ShardSpec
     phase: ShardPhase
-    version: int = 1
-    http_port: int | None = None
+    version: Int64 = 1
+    http_port: TcpPort | None = None
     """Where rank 0 serves (or will serve) HTTP, on the node's address."""
-    rendezvous_port: int | None = None
+    rendezvous_port: TcpPort | None = None
     reason: str | None = None
     exit_code: int | None = None
     """Of the engine: negative is a signal, None is unknown (an adopted process that was not our child)."""
@@ -184,8 +188,8 @@ class Register(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     instance: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     instance_started_at: float
-    counter: int
-    version: str
+    counter: Int64
+    version: Label
     features: Annotated[list[str], msgspec.Meta(max_length=64)] = []
     inventory: Inventory
     held: Annotated[list[HeldShard], msgspec.Meta(max_length=SHARDS_PER_NODE_MAX)] = []

@@ -185,6 +185,10 @@ class AgentsApi:
             parts.append(part)
         try:
             message: Message = self._decoders[kind].decode(b"".join(parts))
+        except RecursionError:
+            raise HubError(
+                400, "malformed", f"the {kind.__name__.lower()} message is nested too deeply to be read"
+            ) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise HubError(
                 400, "malformed", f"the {kind.__name__.lower()} message is malformed: {error}"

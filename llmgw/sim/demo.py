@@ -94,7 +94,8 @@ async def _watch_plainly(fleet: DemoFleet) -> int:
             for item in reversed(await fleet.get("history?limit=100")):
                 if item["id"] > seen:
                     seen = item["id"]
-                    print(f"{item['subject']} {item['event']}: {item['reason']}", flush=True)
+                    reason = f": {item['reason']}" if item["reason"] else ""
+                    print(f"{item['subject']} {item['event']}{reason}", flush=True)
         except httpx.HTTPError as error:
             print(f"the server does not answer: {error}", flush=True)
         await asyncio.sleep(0.5)

@@ -110,3 +110,10 @@ def test_an_endpoint_that_would_mean_another_place_when_it_is_read_twice_is_refu
 def test_an_endpoint_means_the_same_place_when_it_is_read_twice(url: str) -> None:
     catalog = catalog_of([{"name": "a", "endpoints": [{"url": url}]}])
     assert catalog_of(catalog.model_dump(mode="json")["models"]) == catalog
+
+
+@pytest.mark.parametrize("key", ['args: ["a\\0b"]', 'env: {A: "a\\0b"}'])
+def test_a_nul_character_for_an_engine_is_refused_with_its_key(tmp_path: Path, key: str) -> None:
+    sentence = refused(tmp_path, ONE + f"        {key}\n")
+    assert "NUL" in sentence
+    assert "models[0].profiles[0]." in sentence

@@ -21,7 +21,7 @@ from llmgw.config.errors import SentenceError
 
 ADMIN_FILE = "admin.json"
 FILE_BYTES_MAX = 64 * 1024
-HOW_TO_NAME = "name one with --server URL or LLMGW_CTL_SERVER"
+HOW_TO_NAME = "name one with --server URL or LLMGW_CTL_SERVER, or its state folder with LLMGW_STATE"
 
 
 class FindError(SentenceError):

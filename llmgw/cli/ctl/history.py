@@ -9,7 +9,7 @@ import typer
 from llmgw.cli.ctl import cells
 from llmgw.cli.ctl.client import shaped
 from llmgw.cli.ctl.options import Ctl, command
-from llmgw.cli.output import print_table
+from llmgw.cli.output import Column, print_table
 
 if TYPE_CHECKING:
     from llmgw.messages.admin import HistoryEntry
@@ -55,7 +55,15 @@ def _print_history(entries: list[HistoryEntry]) -> None:
         for entry in entries
     ]
     print_table(
-        ["id", f"at ({cells.time_zone()})", "kind", "subject", "event", "nodes", "reason"],
+        [
+            "id",
+            f"at ({cells.time_zone()})",
+            Column("kind", spare=2),
+            "subject",
+            "event",
+            Column("nodes", spare=1),
+            "reason",
+        ],
         rows,
         empty="nothing yet",
     )

@@ -70,13 +70,13 @@ def _print_replicas(views: list[ReplicaView]) -> None:
     columns: list[str | Column] = [
         "replica",
         "model",
-        "profile",
+        Column("profile", spare=3),
         state,
         "for",
         "nodes",
-        "fabric",
-        "endpoint",
-        "in flight",
+        Column("fabric", spare=2),
+        Column("endpoint", spare=4),
+        Column("in flight", spare=1),
         "notes",
     ]
     rows = [

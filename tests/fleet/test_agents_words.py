@@ -1,0 +1,65 @@
+"""What an agent may say: numbers that are none and words that draw on terminals end at the border."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from llmgw.fleet.events import REASON_CHARS_MAX, node_event
+from llmgw.messages.agent import Register, Report
+
+SPEC = {
+    "shard_id": "a.0",
+    "replica_id": "a",
+    "model": "m",
+    "profile": "default",
+    "profile_hash": "x",
+    "served_names": ["m"],
+    "engine": "sim",
+}
+
+
+def registration(**changes: Any) -> bytes:
+    message = {
+        "node_id": "node01",
+        "boot_id": "boot",
+        "instance": "one",
+        "instance_started_at": 1.0,
+        "counter": 1,
+        "version": "0",
+        "inventory": {},
+        **changes,
+    }
+    return json.dumps(message).encode()
+
+
+@pytest.mark.parametrize("key", ["http_port", "rendezvous_port"])
+@pytest.mark.parametrize("port", [-1, 0, 65536, 10**30])
+def test_a_port_that_nobody_can_dial_is_refused_before_it_becomes_a_route(key: str, port: int) -> None:
+    held = {"spec": SPEC, "phase": "ready", key: port}
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(json.dumps({"session": "s", "shards": [held]}), type=Report)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": "\x1b[31mred"},
+        {"version": "v" * 10_000},
+        {"counter": 10**30},
+        {"inventory": {"fabrics": [{"name": "ib-a\nib-b"}]}},
+        {"inventory": {"ports": [{"adapter": "\x1b[2J", "port": 1}]}},
+        {"inventory": {"gpus": [{"index": 10**25, "uuid": "GPU-0", "name": "H100"}]}},
+    ],
+)
+def test_names_that_draw_on_terminals_and_numbers_beyond_64_bits_are_refused(changes: dict[str, Any]) -> None:
+    msgspec.json.decode(registration(), type=Register)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(registration(**changes), type=Register)
+
+
+def test_history_keeps_a_sentence_of_an_agent_that_says_a_megabyte() -> None:
+    assert len(node_event("node01", "gpu unusable", "r" * 1_000_000).reason) == REASON_CHARS_MAX
