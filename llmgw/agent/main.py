@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import random
@@ -69,8 +70,10 @@ def lock_work_dir(work_dir: str) -> int:
             f"another agent (pid {holder}) works in {work_dir}; stop it, or give this one a supervisor.work_dir "
             "of its own"
         ) from None
-    os.ftruncate(lock, 0)
-    os.write(lock, f"{os.getpid()}\n".encode())
+    # Only for the sentence above: on a full disk an agent without a name is better than none.
+    with contextlib.suppress(OSError):
+        os.ftruncate(lock, 0)
+        os.write(lock, f"{os.getpid()}\n".encode())
     return lock
 
 

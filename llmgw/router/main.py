@@ -172,8 +172,10 @@ def _lock(path: Path) -> Iterator[None]:
                 f"another router (pid {owner or 'unknown'}) runs on the state folder {path.parent}; "
                 "stop it first, or give this one a folder of its own with --state"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        # Only for the sentence above: a full disk must not keep a gateway from coming back.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)

@@ -7,6 +7,7 @@ import os
 import secrets
 from pathlib import Path
 
+from llmgw.server.store.errors import explain
 from llmgw.server.store.interface import StoreInterface
 from llmgw.server.store.tokens import hash_secret, matching_token
 
@@ -14,7 +15,7 @@ LOCAL_TOKEN = "local"
 
 
 async def write_admin_file(state: Path, store: StoreInterface, url: str, ca: str | None, now: float) -> None:
-    """Write address and token; the token is the one of last time while it is still valid."""
+    """Write address and token; the token is the one of last time while it is still valid. Raises StoreError."""
     path = state / "admin.json"
     token = _kept_token(path)
     if token is None or matching_token(store.token_hashes(), token) is None:
@@ -24,10 +25,13 @@ async def write_admin_file(state: Path, store: StoreInterface, url: str, ca: str
         await store.create_token(LOCAL_TOKEN, hash_secret(token), now)
     content = {"url": url, "token": token, **({"ca": ca} if ca is not None else {})}
     beside = path.with_suffix(".json.new")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(json.dumps(content) + "\n")
-    beside.replace(path)
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(json.dumps(content) + "\n")
+        beside.replace(path)
+    except OSError as error:
+        raise explain(error, path) from None
 
 
 def _kept_token(path: Path) -> str | None:

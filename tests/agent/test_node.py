@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import subprocess
@@ -123,3 +124,13 @@ def test_an_exit_is_told_in_words() -> None:
     assert Exit("engine", 1).sentence() == "engine exited with code 1"
     assert Exit("engine", -9).sentence() == "engine was killed by SIGKILL"
     assert "unknown" in Exit("engine", None).sentence()
+
+
+def test_a_full_disk_does_not_keep_an_agent_from_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    os.close(lock_work_dir(str(tmp_path)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from llmgw.config.listeners import ListenError, bound_address, open_listener
 from llmgw.config.server import RouterSettings
+from llmgw.router import main as router_main
 from llmgw.server.router_process import start_router
 from tests.router.support import PROGRAM, Client, Fleet, fleet_of, hang, plain, post, until
 
@@ -333,3 +335,14 @@ def test_a_router_without_a_table_lists_no_models_rather_than_none(new_router) -
     assert answer.headers["retry-after"]
     assert "does not know its models yet" in answer.json()["error"]["message"]
     assert httpx.get(f"http://127.0.0.1:{router.port}/health", trust_env=False).status_code == 200
+
+
+def test_a_full_disk_does_not_keep_a_router_from_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with router_main._lock(tmp_path / "router.lock"):
+        pass

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from llmgw.server import backend
+from llmgw.server.admin_file import write_admin_file
+from llmgw.server.store.errors import StoreError
 from llmgw.server.store.store import DATABASE_NAME, Store
 from tests.server.test_catalog_owner import NOW, Plane, plane
 
@@ -54,6 +56,15 @@ def test_a_change_that_was_refused_does_not_rule_later(tmp_path: Path, verb: str
         await store.close()
 
     asyncio.run(next_life())
+
+
+def test_an_admin_file_that_cannot_be_written_is_said_in_a_sentence(tmp_path: Path) -> None:
+    async def body(made: Plane) -> None:
+        (tmp_path / "state" / "admin.json.new").mkdir()
+        with pytest.raises(StoreError, match=r"admin\.json\.new"):
+            await write_admin_file(tmp_path / "state", made.store, "http://x", None, NOW)
+
+    run(tmp_path, body)
 
 
 def put_away(tmp_path: Path) -> None:
