@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import msgspec
+
 from llmgw.agent.gpu_judgement import CLOCK_SLACK_S, Judgement
 from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.processes import read_process, uncovered
@@ -235,6 +237,19 @@ def test_a_start_that_waits_in_vain_fails_with_the_holder_s_name_and_can_be_stop
                 await one.reach("r2-0", "waiting")
                 await one.supervisor.stop("r2-0", "no longer wanted")
                 assert (await one.reach("r2-0", "stopped")).reason == "no longer wanted"
+
+    run(test)
+
+
+def test_a_rank_that_waits_in_vain_gives_up_before_the_others_give_up_on_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with node(tmp_path) as one:
+            with stranger(one.hardware):
+                spec = one.spec("r1-0")
+                leader = msgspec.structs.replace(spec, nodes=2, fabric=None, rendezvous_timeout_s=1.0)
+                await one.supervisor.start(leader)
+                failed = await one.reach("r1-0", "failed")
+                assert "its GPUs were not free within 0.5 s" in (failed.reason or "")
 
     run(test)
 
