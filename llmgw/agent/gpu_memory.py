@@ -32,7 +32,9 @@ log = structlog.get_logger("agent")
 RELEASE_LIMIT_S = 30.0
 """How long a shard's end waits for the memory of its GPUs after its last process has gone."""
 FREE_LIMIT_S = 60.0
-"""How long a start waits for GPUs that something else holds. Below the time that a leader waits for workers."""
+"""How long a start waits for GPUs that something else holds."""
+# In a replica of several nodes the other ranks wait meanwhile: the one that knows the reason gives up first.
+RENDEZVOUS_SHARE = 0.5
 # A driver that says nothing for so long will not say more later.
 UNKNOWN_PATIENCE_S = 5.0
 LOOK_FIRST_S = 0.1
@@ -107,7 +109,10 @@ class GpuMemory:
     async def wait_free(self, record: ShardRecord, *, on_held: Callable[[str], None]) -> Waited:
         """Until nothing else holds the shard's GPUs, or the time is over. `on_held` is told once why it waits."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._free_limit_s
+        limit_s = self._free_limit_s
+        if record.spec.nodes > 1:
+            limit_s = min(limit_s, RENDEZVOUS_SHARE * record.spec.rendezvous_timeout_s)
+        deadline = loop.time() + limit_s
         pause_s = LOOK_FIRST_S
         told = False
         while True:
@@ -120,7 +125,7 @@ class GpuMemory:
             if loop.time() >= deadline:
                 return Waited(
                     {},
-                    f"its GPUs were not free within {self._free_limit_s:g} s: {'; '.join(reasons)}; end what "
+                    f"its GPUs were not free within {limit_s:g} s: {'; '.join(reasons)}; end what "
                     "holds them, or name them in discovery.skip_gpus of agent.yaml",
                 )
             if not told:

@@ -14,9 +14,9 @@ from llmgw.messages.findings import Finding
 log = structlog.get_logger("agent")
 
 FINDINGS_MAX = 255
-# nvidia-smi takes seconds on a busy node and hangs on a sick one.
+# nvidia-smi takes a second or two on a busy node, twice where GPUs are in use, and hangs on a sick one.
 FIRST_READ_S = 30.0
-PATIENCE_S = 2.0
+PATIENCE_S = 3.0
 
 
 class InventoryReader:

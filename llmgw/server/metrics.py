@@ -75,7 +75,9 @@ def _nodes(source: Source) -> Iterator[Metric]:
         family.add_metric([state.value], by_state[state])
     yield family
     family = GaugeMetricFamily(
-        "llmgw_gpus", "GPUs of a node: in_use, free, or unusable (broken or skipped)", labels=["node", "state"]
+        "llmgw_gpus",
+        "GPUs of a node: in_use, free, or unusable (broken, skipped, or held by others)",
+        labels=["node", "state"],
     )
     for node in nodes:
         in_use = used.get(node.node_id, set())

@@ -54,6 +54,23 @@ def main() -> None:
         subprocess.Popen(["/bin/sh", "-c", f'"$0" -c "{script}" & exit 0', sys.executable]).wait()
         while not Path("orphan.pid").exists() or not Path("orphan.pid").read_text():
             time.sleep(0.01)
+    if "leaks-memory" in words:
+        # A helper that nothing leads to: another session, no marker, no parent. It holds memory of the GPU until
+        # it is told to let go, as a worker does that hangs in the driver.
+        script = (
+            "import os,sys,time; used,release=sys.argv[1:];"
+            "open(f'{used}.{os.getpid()}','w').write('20480\\n');"
+            "open('leak.pid','w').write(str(os.getpid()));"
+            "exec('while not os.path.exists(release): time.sleep(0.02)')"
+        )
+        helper = [sys.executable, "-c", script, os.environ["LEAK_USED"], os.environ["LEAK_RELEASE"]]
+        starter = (
+            "import subprocess,sys; subprocess.Popen(sys.argv[1:], env={}, start_new_session=True,"
+            "stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)"
+        )
+        subprocess.run([sys.executable, "-c", starter, *helper], check=True)
+        while not Path("leak.pid").exists() or not Path("leak.pid").read_text():
+            time.sleep(0.01)
     if "dies" in words:
         print("CUDA error: out of memory", flush=True)
         sys.exit(3)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from llmgw.agent.admission import InventorySource
 from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.supervisor import Supervisor, real_work_dir
 from llmgw.config.agent import AgentConfig
@@ -86,13 +87,15 @@ def make_config(work_dir: Path, **supervisor: Any) -> AgentConfig:
     )
 
 
-def make_supervisor(config: AgentConfig) -> Supervisor:
+def make_supervisor(
+    config: AgentConfig, *, inventory: InventorySource | None = None, gpu_memory: GpuMemory | None = None
+) -> Supervisor:
     return Supervisor(
         config=config,
         address="127.0.0.1",
         adapter=find_adapter,
-        inventory=FixedInventory(),
-        gpu_memory=GpuMemory(lambda: IDLE, work_dir=real_work_dir(config)),
+        inventory=inventory or FixedInventory(),
+        gpu_memory=gpu_memory or GpuMemory(lambda: IDLE, work_dir=real_work_dir(config)),
     )
 
 
