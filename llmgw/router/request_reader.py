@@ -42,6 +42,7 @@ class RequestReader:
         "_may_go_on",
         "_parser",
         "_request",
+        "_silent_bytes",
         "_target",
         "in_head",
         "queue",
@@ -61,6 +62,8 @@ class RequestReader:
         """The request whose body is being read."""
         self._body: list[bytes] = []
         self._body_bytes = 0
+        self._silent_bytes = 0
+        """Bytes of chunk extensions or trailers since the last byte of a body."""
         self.queue: deque[Request | ApiError] = deque()
         self.in_head = False
         self.refusing = False
@@ -75,6 +78,7 @@ class RequestReader:
         if self.refusing:
             return
         began_in_head = self.in_head
+        request, body_bytes = self._request, self._body_bytes
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -98,6 +102,11 @@ class RequestReader:
             else:
                 self._head_bytes = 0 if self.queue else len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
+                self.refuse(_head_too_large())
+        elif request is not None and request is self._request and not self.refusing:
+            # Extensions and trailers are nothing that is needed here, but the parser holds a line until its end.
+            self._silent_bytes = self._silent_bytes + len(data) if self._body_bytes == body_bytes else 0
+            if self._silent_bytes > HEAD_BYTES_MAX:
                 self.refuse(_head_too_large())
 
     def refuse(self, error: ApiError) -> None:
@@ -133,6 +142,7 @@ class RequestReader:
         self._target = b""
         self._headers = []
         self._head_bytes = 0
+        self._silent_bytes = 0
         self.in_head = True
         self._drop_body()
 
@@ -140,6 +150,8 @@ class RequestReader:
         self._target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.in_head:
+            return  # a trailer
         self._head_bytes += len(name) + len(value) + 4
         self._headers.append((name.lower(), value))
 

@@ -138,7 +138,7 @@ class Backend:
         shard = replica.shards.get(rank)
         if shard is None:
             ranks = ", ".join(map(str, sorted(replica.shards))) or "none yet"
-            raise AdminError(404, "unknown_rank", f"{replica_id} has no rank {rank}; its ranks are {ranks}")
+            raise AdminError(404, "unknown-rank", f"{replica_id} has no rank {rank}; its ranks are {ranks}")
         try:
             chunk = await self._hub.read_log(shard.node_id, shard.shard_id, stream, offset, lines, LOG_TIMEOUT_S)
         except HubError as error:
@@ -148,7 +148,7 @@ class Backend:
         if chunk.error is not None:
             if failure is not None and rank in failure.shards:
                 return _last_words(failure, rank, offset)
-            raise AdminError(404, "no_log", f"{shard.node_id}: {chunk.error}")
+            raise AdminError(404, "no-log", f"{shard.node_id}: {chunk.error}")
         return LogView(
             replica_id=replica_id,
             rank=rank,
@@ -166,7 +166,7 @@ class Backend:
     ) -> Done:
         """Another replica count: a new catalog revision."""
         if not 0 <= replicas <= REPLICAS_MAX:
-            raise AdminError(400, "bad_count", f"{replicas} is not a number of replicas from 0 to {REPLICAS_MAX}")
+            raise AdminError(400, "bad-count", f"{replicas} is not a number of replicas from 0 to {REPLICAS_MAX}")
         found = self._model(model)
         which = self._profile(found, profile)
         name = f"{found.name}/{which.name}"
@@ -272,7 +272,7 @@ class Backend:
         """A new named token; its secret is in this answer and nowhere else."""
         problem = token_name_problem(name)
         if problem is not None:
-            raise AdminError(400, "bad_name", problem)
+            raise AdminError(400, "bad-name", problem)
         secret = new_secret()
         try:
             await self._store.create_token(name, hash_secret(secret), self._now())
@@ -286,7 +286,7 @@ class Backend:
         try:
             await self._store.revoke_token(name, self._now())
         except StoreError as error:
-            raise AdminError(404, "unknown_token", str(error)) from None
+            raise AdminError(404, "unknown-token", str(error)) from None
         self._store.record("operator", name, "token revoked", self._now(), reason=f"by {by}")
         return Done(message=f"token {name} is revoked")
 
@@ -320,13 +320,13 @@ class Backend:
             if name in model.served_names:
                 return model
         known = [model.name for model in self._hub.catalog.models]
-        raise AdminError(404, "unknown_model", f"there is no model {name!r}; {_known('models', known)}")
+        raise AdminError(404, "unknown-model", f"there is no model {name!r}; {_known('models', known)}")
 
     def _profile(self, model: CatalogModel, name: str | None) -> Profile:
         names = [profile.name for profile in model.profiles]
         if not names:
             raise AdminError(
-                400, "static_only", f"{model.name} has static endpoints only; nothing of it is started here"
+                400, "static-only", f"{model.name} has static endpoints only; nothing of it is started here"
             )
         if name is None and len(names) == 1:
             return model.profiles[0]
@@ -335,17 +335,17 @@ class Backend:
                 return profile
         if name is None:
             raise AdminError(
-                400, "which_profile", f"{model.name} has several profiles, name one: {', '.join(names)}"
+                400, "which-profile", f"{model.name} has several profiles, name one: {', '.join(names)}"
             )
         raise AdminError(
-            404, "unknown_profile", f"{model.name} has no profile {name!r}; {_known('profiles', names)}"
+            404, "unknown-profile", f"{model.name} has no profile {name!r}; {_known('profiles', names)}"
         )
 
     def _node(self, node_id: str) -> Node:
         node = self._hub.fleet.nodes.get(node_id)
         if node is None:
             known = sorted(self._hub.fleet.nodes)
-            raise AdminError(404, "unknown_node", f"there is no node {node_id!r}; {_known('nodes', known)}")
+            raise AdminError(404, "unknown-node", f"there is no node {node_id!r}; {_known('nodes', known)}")
         return node
 
     def _replica(self, replica_id: str) -> Replica:
@@ -353,7 +353,7 @@ class Backend:
         if replica is None:
             known = sorted(self._hub.fleet.replicas)
             raise AdminError(
-                404, "unknown_replica", f"there is no replica {replica_id!r}; {_known('replicas', known)}"
+                404, "unknown-replica", f"there is no replica {replica_id!r}; {_known('replicas', known)}"
             )
         return replica
 
@@ -375,7 +375,7 @@ def _last_words(failure: Failure, rank: int, offset: int | None) -> LogView:
     shard = failure.shards.get(rank)
     if shard is None:
         ranks = ", ".join(map(str, sorted(failure.shards))) or "none"
-        raise AdminError(404, "unknown_rank", f"{failure.replica_id} ended; last words are kept of ranks {ranks}")
+        raise AdminError(404, "unknown-rank", f"{failure.replica_id} ended; last words are kept of ranks {ranks}")
     text = "\n".join(shard.output_tail) + "\n" if shard.output_tail else ""
     ending = f"-- {shard.reason} --\n"
     whole = text + ending

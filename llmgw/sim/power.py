@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -21,13 +22,21 @@ def pointer_path() -> Path:
     return Path.home() / ".cache" / "llmgw" / "demo.json"
 
 
-def running_demo() -> Path:
-    """The folder of the demo that runs now. Raises PowerError."""
+def running_demo(environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder of the demo whose state LLMGW_STATE names, as for `ctl`, else of the last one that was started.
+
+    Raises PowerError.
+    """
+    named = environ.get("LLMGW_STATE")
     try:
-        state = Path(json.loads(pointer_path().read_text())["state"])
+        state = Path(named or json.loads(pointer_path().read_text())["state"])
     except (OSError, ValueError, KeyError, TypeError):
         raise PowerError("no demo runs here; start one with llmgw demo") from None
-    return state.parent
+    folder = state.absolute().parent
+    if not any(folder.glob("*/agent.yaml")):
+        where = f"LLMGW_STATE is {named}, which is no demo's" if named else "no demo runs here"
+        raise PowerError(f"{where}; start one with llmgw demo")
+    return folder
 
 
 def processes_of(folder: Path, node: str) -> dict[int, str]:

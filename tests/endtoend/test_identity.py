@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from cryptography import x509
 
@@ -35,6 +36,9 @@ class Machine:
         self._client = httpx.Client(
             base_url=fleet.demo.agents, verify=agent_context(tls), trust_env=False, timeout=10
         )
+
+    def post(self, body: bytes) -> httpx.Response:
+        return self._client.post("/agent/v1/register", content=body)
 
     def say(self, call: str, body: Any) -> httpx.Response:
         return self._client.post(f"/agent/v1/{call}", json=body)
@@ -287,3 +291,10 @@ def test_a_registration_that_cannot_be_meant_is_refused_with_a_sentence(
     assert refused.status_code == status, refused.text
     assert words in refused.json()["message"]
     assert "node05" not in {node["node_id"] for node in fleet.get("nodes")} or not fleet.node("node05")["gpus"]
+
+
+def test_a_message_that_is_nested_without_end_is_refused_with_a_sentence(fleet: RunningFleet) -> None:
+    nested = msgspec.Raw(b"[" * 50_000 + b"]" * 50_000)
+    answer = Machine(fleet, RUNNING[0]).post(msgspec.json.encode({"unknown": nested}))
+    assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
+    assert "nested" in answer.json()["message"]

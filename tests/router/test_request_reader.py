@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmgw.router.errors import ApiError
-from llmgw.router.limits import PIPELINED_MAX
+from llmgw.router.limits import HEAD_BYTES_MAX, PIPELINED_MAX
 from llmgw.router.request import Request
 from llmgw.router.request_reader import BodyBudget, RequestReader
 
@@ -98,3 +98,31 @@ def test_requests_sent_ahead_are_bounded() -> None:
     read.feed(b"GET /health HTTP/1.1\r\nHost: gw\r\n\r\n" * 500)
     assert len(read.queue) == PIPELINED_MAX + 1
     assert read.refusing
+
+
+def test_trailers_and_chunk_extensions_without_end_are_refused_and_not_kept() -> None:
+    head = b"POST /v1/x HTTP/1.1\r\nHost: gw\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
+    for first, endless in (
+        (b"0\r\n", b"a: bbbb\r\n" * 1000),
+        (b"0\r\na: ", b"b" * 8000),
+        (b"1;", b"a" * 8000),
+    ):
+        read = reader(BodyBudget(10**6))
+        read.feed(head + first)
+        fed = 0
+        while not read.refusing:
+            read.feed(endless)
+            fed += len(endless)
+            assert fed <= 2 * HEAD_BYTES_MAX
+        (error,) = read.queue
+        assert isinstance(error, ApiError)
+        assert error.status == 431
+
+
+def test_a_trailer_is_no_header_of_its_request() -> None:
+    read = reader(BodyBudget(10**6))
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX-Late: 1\r\n\r\n"
+    read.feed(b"POST /v1/x HTTP/1.1\r\nHost: gw\r\n" + chunked)
+    (request,) = read.queue
+    assert isinstance(request, Request)
+    assert b"x-late" not in b"".join(request.lines).lower()

@@ -227,6 +227,19 @@ def test_a_rollback_is_a_new_revision_with_the_old_content(with_plane: Callable[
     with_plane(body)
 
 
+def test_what_does_not_exist_is_refused_with_the_code_that_the_documents_name(
+    with_plane: Callable[[Test], None],
+) -> None:
+    async def body(plane: Plane) -> None:
+        assert (await plane.get("explain?model=nope"))["code"] == "unknown-model"
+        assert (await plane.get("replicas?model=nope"))["code"] == "unknown-model"
+        assert (await plane.get("nodes/nope"))["code"] == "unknown-node"
+        assert (await plane.get("replicas/nope"))["code"] == "unknown-replica"
+        await plane.refused(await plane.post("scale", model="nope", replicas=1), 404, "unknown-model")
+
+    with_plane(body)
+
+
 def test_a_revision_that_never_was_comes_with_the_range_that_exists(with_plane: Callable[[Test], None]) -> None:
     async def body(plane: Plane) -> None:
         first = await plane.refused(await plane.post("catalog/plan", revision=7), 404, "unknown_revision")
