@@ -36,6 +36,8 @@ class Room:
     """Fabric → GPUs held there by replicas of one node."""
     ending: frozenset[str] = frozenset()
     """Nodes that have yet to say that a shard of a failed replica has ended."""
+    failed_on: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    """(model, profile, node id) → shards of it that failed there lately, while the profile's starts fail."""
     _sorted: list[Node] | None = None
     _usable: dict[str, list[str]] = field(default_factory=dict)
     _free: dict[str, list[str]] = field(default_factory=dict)
@@ -58,6 +60,10 @@ class Room:
             if not shard.over
         )
         room = cls(used=fleet.gpus_in_use(), replicas_of={}, singles_on_fabric={}, ending=ending)
+        for key, backoff in fleet.backoff.items():
+            if backoff.failures > 1:
+                for node in fleet.nodes.values():
+                    room._count_failures(key, node)
         for replica in fleet.replicas.values():
             if not replica.live:
                 continue
@@ -118,6 +124,15 @@ class Room:
     def _refuses(self, node: Node, wanted: Wanted) -> bool:
         # Which filter it is matters to people only; on a full fleet the last one refuses most nodes.
         return any(candidate.refuses(node, wanted, self) for candidate in reversed(FILTERS))
+
+    def failures(self, node: Node, wanted: Wanted) -> int:
+        """How often the profile failed on the node of late; 0 unless it failed more than once in a row."""
+        return self.failed_on.get((wanted.model, wanted.profile.name, node.node_id), 0)
+
+    def _count_failures(self, key: tuple[str, str], node: Node) -> None:
+        count = sum(1 for _, failed in node.failures if failed == key)
+        if count:
+            self.failed_on[*key, node.node_id] = count
 
     def _count(self, fleet: Fleet, model: str, nodes: int, seat: Seat) -> None:
         key = (model, seat.node_id)
@@ -312,13 +327,15 @@ def _choose_single(feasible: list[Node], wanted: Wanted, room: Room) -> tuple[li
     if not feasible:
         return None
 
-    def score(node: Node) -> tuple[bool, int, int, int, int, str]:
-        # Suspects last. Spread a model over nodes; keep whole fabrics free for replicas of several nodes (a node
-        # without a fabric first, then the fabric that already holds the most small ones); then the tightest fit.
+    def score(node: Node) -> tuple[bool, int, int, int, int, int, str]:
+        # Suspects last, then where it failed and failed: others may have what is lacking there. Spread a model
+        # over nodes; keep whole fabrics free for replicas of several nodes (a node without a fabric first, then
+        # the fabric that already holds the most small ones); then the tightest fit.
         fabrics = room.fabrics(node)
         singles = max([room.singles_on_fabric.get(name, 0) for name in fabrics], default=0)
         return (
             node.suspect is not None,
+            room.failures(node, wanted),
             room.replicas_of.get((wanted.model, node.node_id), 0),
             1 if fabrics else 0,
             -singles,
@@ -337,11 +354,18 @@ def _choose_gang(feasible: list[Node], wanted: Wanted, room: Room) -> tuple[list
             if profile.fabric is None or name == profile.fabric:
                 on_fabric.setdefault(name, []).append(node)
 
-    def score(node: Node) -> tuple[bool, int, int, str]:
+    def score(node: Node) -> tuple[bool, int, int, int, str]:
+        # The first leads, which asks more of a node than to follow: ports, for one.
         there = room.replicas_of.get((wanted.model, node.node_id), 0)
-        return node.suspect is not None, there, len(room.free(node)), node.node_id
+        return (
+            node.suspect is not None,
+            room.failures(node, wanted),
+            there,
+            len(room.free(node)),
+            node.node_id,
+        )
 
-    best: tuple[tuple[int, int, int, str], list[Node], str] | None = None
+    best: tuple[tuple[int, int, int, int, str], list[Node], str] | None = None
     for name, there in on_fabric.items():
         if len(there) < profile.nodes:
             continue
@@ -349,7 +373,8 @@ def _choose_gang(feasible: list[Node], wanted: Wanted, room: Room) -> tuple[list
         same_model = sum(room.replicas_of.get((wanted.model, node.node_id), 0) for node in there)
         left = sum(len(room.free(node)) for node in nodes)
         suspects = sum(1 for node in nodes if node.suspect is not None)
-        key = (suspects, same_model, left, name)
+        failures = sum(room.failures(node, wanted) for node in nodes)
+        key = (suspects, failures, same_model, left, name)
         if best is None or key < best[0]:
             best = (key, nodes, name)
     return None if best is None else (best[1], best[2])

@@ -77,3 +77,33 @@ def test_a_new_form_that_fails_and_fails_is_not_rolled_out_and_the_old_one_serve
     world.run(60)
     assert not set(before) & set(world.replicas("small", ReplicaState.READY))
     assert len(world.serving("small")) == 2
+
+
+class Refusing(World):
+    """A world in which some nodes refuse to lead, as one whose ports are all taken does."""
+
+    refusing = frozenset({"node01"})
+
+    def _start(self, machine, spec):  # type: ignore[no-untyped-def]
+        super()._start(machine, spec)
+        if spec.rank == 0 and machine.node_id in self.refusing:
+            self.change(machine, spec.shard_id, "failed", "1 free port is needed")
+
+
+def test_a_replica_whose_leader_fails_on_a_node_is_led_by_another() -> None:
+    big = Profile(engine="sim", nodes=2, gpus_per_node=4, tensor_parallel=8, replicas=1)
+    only = Catalog(models=[CatalogModel(name="big", profiles=[big])])
+    world = Refusing(only, [Machine("node01", ["ib-a"]), Machine("node02", ["ib-a"])])
+    world.run(120)
+    (serving,) = world.serving("big")
+    assert world.fleet.replicas[serving].seats[0].node_id == "node02"
+
+
+def test_a_replica_that_fails_on_a_node_is_tried_on_another() -> None:
+    small = Catalog(
+        models=[CatalogModel(name="m", profiles=[Profile(engine="sim", gpus_per_node=1, replicas=1)])]
+    )
+    world = Refusing(small, [Machine("node01", []), Machine("node02", [])])
+    world.run(120)
+    (serving,) = world.serving("m")
+    assert world.fleet.replicas[serving].seats[0].node_id == "node02"

@@ -197,7 +197,10 @@ LOG_REMOVED = """
 
 @on_a_loop
 async def test_a_log_removed_under_the_store_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    finish(LOG_REMOVED, tmp_path)
+    process = start(LOG_REMOVED, tmp_path)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert "Traceback" not in out + err
     store = await Store.open(tmp_path, 4.0)
     kept = {entry.subject for entry in await store.history(limit=10)}
     assert {"before-0", "after-0", "before-1", "after-1"} <= kept

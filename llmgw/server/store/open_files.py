@@ -46,15 +46,13 @@ class OpenFiles:
     async def _mend_log(self) -> None:
         """Bring what stands in the log that is still open into the database, and begin a new one."""
         writing, _ = self._engines
-        raw = await writing.raw_connection()
-        try:
-            driver = raw.driver_connection
+        async with writing.connect() as connection:
+            # Below SQLAlchemy, which would begin a transaction, and a checkpoint cannot be in one.
+            driver = (await connection.get_raw_connection()).driver_connection
             assert driver is not None
             # https://www.sqlite.org/pragma.html#pragma_wal_checkpoint: (busy, frames, frames now in the file)
             async with driver.execute("PRAGMA wal_checkpoint(FULL)") as cursor:
                 busy, frames, done = await cursor.fetchone()
-        finally:
-            raw.close()
         if busy or frames != done:
             raise StoreError(f"the log of {self._path} was removed, and is still in use", "it is tried again")
         for engine in self._engines:
