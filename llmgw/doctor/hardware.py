@@ -7,8 +7,8 @@ from llmgw.hardware.inventory import read_inventory
 from llmgw.messages.findings import Finding
 
 _GPU_TIMEOUT_S = 6.0
-# NVML and then nvidia-smi, for GPUs and for processes, may each use up their time; sysfs is read after them.
-LIMIT_S = 3 * _GPU_TIMEOUT_S + 3.0
+# NVML and then nvidia-smi may each use up their time, and sysfs is read after them.
+LIMIT_S = 2 * _GPU_TIMEOUT_S + 3.0
 
 
 def check_hardware(node: Node) -> list[Finding]:

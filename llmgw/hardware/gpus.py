@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ from llmgw.messages.findings import Finding
 QUERY_TIMEOUT_S = 20.0
 # While no GPU has more in use than this, nobody can hold much, and nvidia-smi is not run a second time.
 ASK_ABOVE_MIB = 128
+_LEAST_S = 1.0
 _INSTALL = "install the NVIDIA driver, or name nvidia-smi in discovery.nvidia_smi of agent.yaml"
 _NO_GPU = "This node can run nothing that needs a GPU"
 
@@ -105,7 +107,9 @@ def _find_program(name: str) -> str | None:
 
 
 def _ask_nvidia_smi(program: str, timeout_s: float) -> GpuTable:
-    """Ask for every field, and again without those that an older driver does not know."""
+    """Ask for every field, and again without those that an older driver does not know; then, in what is left of
+    the time, who holds memory."""
+    began_s = time.monotonic()
     fields = list(QUERY_FIELDS)
     while True:
         output = run_program([program, *query_args(fields)], timeout_s=timeout_s, output_bytes_max=TEXT_BYTES_MAX)
@@ -121,7 +125,7 @@ def _ask_nvidia_smi(program: str, timeout_s: float) -> GpuTable:
     if output.code != 0 and not explained:
         table.findings.append(_exit_finding(output, table))
     if any(gpu.memory_used_mib is None or gpu.memory_used_mib > ASK_ABOVE_MIB for gpu in table.gpus):
-        table.processes = _ask_processes(program, timeout_s)
+        table.processes = _ask_processes(program, max(_LEAST_S, timeout_s - (time.monotonic() - began_s)))
     return table
 
 

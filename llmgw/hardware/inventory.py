@@ -31,7 +31,7 @@ class NodeReading:
 
 def read_inventory(config: AgentConfig, *, gpu_timeout_s: float = QUERY_TIMEOUT_S) -> NodeReading:
     """GPUs, ports, fabric offers and findings of this node, read afresh. Blocks (for `gpu_timeout_s` for each
-    call of NVML and nvidia-smi at worst) and raises nothing for what hardware and drivers do.
+    of NVML and nvidia-smi at worst) and raises nothing for what hardware and drivers do.
     """
     reading = read_gpus(config.discovery, timeout_s=gpu_timeout_s)
     ports = read_ports(Path(config.discovery.ib_root))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -102,5 +103,20 @@ def test_a_list_that_cannot_be_had_is_unknown_and_costs_no_gpu(tmp_path: Path) -
         f'exec {node.nvidia_smi} "$@"',
     )
     reading = read_gpus(discovery_of(node).model_copy(update={"nvidia_smi": str(program)}))
+    assert [gpu.usable for gpu in reading.gpus] == [True]
+    assert not reading.processes.of(node.gpu_uuids[0]).complete
+
+
+def test_both_questions_together_keep_within_the_time(tmp_path: Path) -> None:
+    node = write_hardware(tmp_path / "hw", gpus=1)
+    hold_gpu_memory(node.directory, node.gpu_uuids, 1000)
+    program = write_program(
+        tmp_path / "smi",
+        f'case $1 in --query-compute-apps*) exec sleep 600;; esac\nexec {node.nvidia_smi} "$@"',
+    )
+    discovery = discovery_of(node).model_copy(update={"nvidia_smi": str(program)})
+    began = time.monotonic()
+    reading = read_gpus(discovery, timeout_s=1.0)
+    assert time.monotonic() - began < 5
     assert [gpu.usable for gpu in reading.gpus] == [True]
     assert not reading.processes.of(node.gpu_uuids[0]).complete
