@@ -8,6 +8,7 @@ import fcntl
 import os
 import random
 import signal
+import socket
 import ssl
 import time
 import uuid
@@ -26,6 +27,7 @@ from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.https import HttpsTransport
 from llmgw.agent.inventory import InventoryReader
 from llmgw.agent.loop import AgentLoop
+from llmgw.agent.only_one import claim_node
 from llmgw.agent.processes import boot_id
 from llmgw.agent.supervisor import Supervisor, now_boot_s, real_work_dir
 from llmgw.config.agent import AgentConfig
@@ -44,9 +46,17 @@ class AgentError(SentenceError):
 def run_agent(config: AgentConfig) -> None:
     """Run this node's agent until SIGTERM or SIGINT. Raises SentenceError when it cannot start."""
     lock = lock_work_dir(config.supervisor.work_dir)
+    claim = claim_node(config.node_id, config.server, os.geteuid())
     try:
+        if isinstance(claim, int):
+            raise AgentError(
+                f"an agent of {config.node_id} (pid {claim}) runs here with another work dir; stop it, "
+                "and start this one with the same supervisor.work_dir, where its engines are described"
+            )
         asyncio.run(_run(config))
     finally:
+        if isinstance(claim, socket.socket):
+            claim.close()
         os.close(lock)
 
 

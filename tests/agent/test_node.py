@@ -16,6 +16,7 @@ import pytest
 from llmgw.agent import inventory as inventory_module
 from llmgw.agent.inventory import InventoryReader
 from llmgw.agent.main import AgentError, lock_work_dir, run_agent
+from llmgw.agent.only_one import claim_node
 from llmgw.agent.ports import NoFreePort, choose_ports
 from llmgw.agent.processes import Exit
 from llmgw.engines.offers import engine_offers
@@ -134,3 +135,14 @@ def test_a_full_disk_does_not_keep_an_agent_from_its_lock(
 
     monkeypatch.setattr(os, "write", full)
     os.close(lock_work_dir(str(tmp_path)))
+
+
+def test_a_second_agent_of_the_node_with_another_work_dir_refuses_with_a_sentence(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    claim = claim_node(config.node_id, config.server, os.geteuid())
+    assert not isinstance(claim, int)
+    assert claim is not None
+    with claim:
+        assert claim_node(config.node_id, config.server, os.geteuid() + 1) is None, "another user's claim is none"
+        with pytest.raises(AgentError, match=rf"an agent of {config.node_id} \(pid {os.getpid()}\) runs"):
+            run_agent(config)
