@@ -18,6 +18,7 @@ from llmgw.messages.agent import (
     BODY_BYTES_MAX,
     POLL_WAIT_S,
     Commands,
+    Inventory,
     Poll,
     Refusal,
     Register,
@@ -101,7 +102,7 @@ class AgentsApi:
                 "no_address",
                 f"the certificate of {peer.node_id} carries no address; issue it again with --address",
             )
-        _check_inventory(message)
+        _check_inventory(message.inventory)
         return self._hub.register(message, Enrolment(peer.address, peer.not_after), self._server_version)
 
     async def _poll(self, request: Request, peer: Peer) -> msgspec.Struct:
@@ -112,6 +113,8 @@ class AgentsApi:
     async def _report(self, request: Request, peer: Peer) -> msgspec.Struct:
         message = await self._read(request, Report)
         self._check_session(message.session, peer)
+        if message.inventory is not None:
+            _check_inventory(message.inventory)
         return self._hub.report(message)
 
     async def _renew(self, request: Request, peer: Peer) -> msgspec.Struct:
@@ -196,12 +199,12 @@ class AgentsApi:
         return message
 
 
-def _check_inventory(message: Register) -> None:
-    adapters = [(port.adapter, port.port) for port in message.inventory.ports]
+def _check_inventory(inventory: Inventory) -> None:
+    adapters = [(port.adapter, port.port) for port in inventory.ports]
     for adapter, port in adapters:
         if adapters.count((adapter, port)) > 1:
             raise HubError(400, "malformed", f"port {port} of adapter {adapter} is listed twice")
-    uuids = [gpu.uuid for gpu in message.inventory.gpus]
+    uuids = [gpu.uuid for gpu in inventory.gpus]
     if len(set(uuids)) != len(uuids):
         raise HubError(400, "malformed", "a GPU is listed twice: two have the same UUID")
 

@@ -398,6 +398,11 @@ class Hub:
         self._keep([node_event(node_id, "removed", f"by {by}")])
         self.changed.set()
 
+    def end_sessions(self) -> None:
+        """This server stops: polls that wait are answered, and agents look for the next one."""
+        for node_id in list(self._mailboxes):
+            self._end_session(node_id)
+
     def findings(self) -> list[Finding]:
         """What is wrong with the fleet as a whole."""
         found = [finding for node in self.fleet.nodes.values() for finding in self.node_findings(node)]

@@ -132,6 +132,7 @@ class _ControlProcess:
         for task in self._tasks:
             if task.done() and not task.cancelled() and task.exception() is not None:
                 raise task.exception() or RuntimeError(task.get_name())
+        hub.end_sessions()
         store.record("server", "server", "stopped", time.time())
         log.info("stopping")
 

@@ -298,3 +298,16 @@ def test_a_message_that_is_nested_without_end_is_refused_with_a_sentence(fleet: 
     answer = Machine(fleet, RUNNING[0]).post(msgspec.json.encode({"unknown": nested}))
     assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
     assert "nested" in answer.json()["message"]
+
+
+def test_a_heartbeat_is_held_to_what_a_registration_is(fleet: RunningFleet) -> None:
+    machine = Machine(fleet, "node05")
+    answer = machine.register(instance="three", instance_started_at=9.0)
+    session = answer.json()["session"]
+    for inventory, words in (
+        ({"ports": [{"adapter": "mlx5_0", "port": 1}] * 2}, "mlx5_0 is listed twice"),
+        ({"gpus": gpus(1) * 2}, "GPU is listed twice"),
+    ):
+        refused = machine.say("report", {"session": session, "inventory": inventory})
+        assert refused.status_code == 400
+        assert words in refused.json()["message"]
