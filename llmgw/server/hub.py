@@ -7,9 +7,8 @@ runs under a virtual clock. It never blocks: what must wait, waits in the caller
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -38,7 +37,6 @@ from llmgw.fleet.routes import routes
 from llmgw.fleet.settings import FleetSettings
 from llmgw.messages.agent import (
     Command,
-    HeldShard,
     LogChunk,
     Register,
     Registered,
@@ -47,6 +45,7 @@ from llmgw.messages.agent import (
 )
 from llmgw.messages.findings import Finding
 from llmgw.messages.routes import RouteEndpoint, RouteTable, TableVersion, Telemetry
+from llmgw.server.failures import Failures
 from llmgw.server.mailbox import Mailbox
 from llmgw.server.request_tally import RequestTally
 
@@ -54,7 +53,6 @@ log = structlog.get_logger("hub")
 
 ROUNDS_MAX = 200
 """Rounds of reconcile in one turn. More is a decision that does not take; it is logged and tried again later."""
-FAILURES_KEPT = 200
 LOG_REQUESTS_MAX = 256
 CLONE_SHOWN_S = 300.0
 """A clone's agent tries for ever: one that was not heard for so long has been put right."""
@@ -98,29 +96,6 @@ class Memory(Protocol):
     def fabrics_changed(self, node: Node, at: float) -> None: ...
 
 
-@dataclass(slots=True)
-class FailedShard:
-    """A shard's end, kept for people: why, and its last output."""
-
-    rank: int
-    node: str
-    reason: str
-    exit_code: int | None
-    output_tail: list[str]
-
-
-@dataclass(slots=True)
-class Failure:
-    """A replica's end with every rank's last words."""
-
-    replica_id: str
-    model: str
-    profile: str
-    at: float
-    reason: str
-    shards: dict[int, FailedShard] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True)
 class Clone:
     """A second machine under one identity: the sentence with which it was refused, and when (monotonic)."""
@@ -155,7 +130,7 @@ class Hub:
         self.static = static or {}
         self.fleet = Fleet(nodes={node.node_id: node for node in known_nodes})
         self.lives = Lives(known_lives)
-        self.failures: OrderedDict[str, Failure] = OrderedDict()
+        self.failures = Failures()
         self.clones: dict[str, Clone] = {}
         """Node id → the cloned machine that was last refused."""
         self.requests = RequestTally()
@@ -199,7 +174,7 @@ class Hub:
         self._sessions[session] = message.node_id
         self._mailboxes[message.node_id] = Mailbox(session)
         self._keep(register(self.fleet, message, enrolment, session, now))
-        self._remember_failures(message.held)
+        self.failures.remember(self.fleet, message.held)
         self._memory.node_registered(self.fleet.nodes[message.node_id], life, self.clock.wall())
         self.changed.set()
         return Registered(session=session, server_version=server_version)
@@ -234,7 +209,7 @@ class Hub:
         """Take heartbeats, transitions and answers. Raises HubError 410."""
         node_id = self.node_of(message.session)
         now = self.clock.monotonic()
-        self._remember_failures(message.shards)
+        self.failures.remember(self.fleet, message.shards)
         # A heartbeat that repeats the last one is not worth a decision of its own: the next regular one is soon.
         if is_news(self.fleet, node_id, message.inventory, message.shards):
             self.changed.set()
@@ -480,36 +455,9 @@ class Hub:
         for action in effects.rollbacks:
             self._roll_back(action)
         for event in effects.events:
-            failure = self.failures.get(event.subject)
             if event.kind == "replica" and event.event == "failed":
-                self._note_failure(event.subject, event.reason, failure)
+                self.failures.note(self.fleet, event.subject, event.reason, self.clock.wall())
         self._keep(effects.events)
-
-    def _note_failure(self, replica_id: str, reason: str, failure: Failure | None) -> None:
-        replica = self.fleet.replicas.get(replica_id)
-        if replica is None:
-            return
-        failure = failure or Failure(replica_id, replica.model, replica.profile, self.clock.wall(), reason)
-        failure.reason = reason
-        for rank, shard in replica.shards.items():
-            if rank not in failure.shards and (shard.output_tail or shard.reason):
-                failure.shards[rank] = FailedShard(
-                    rank, shard.node_id, shard.reason or shard.phase, shard.exit_code, shard.output_tail
-                )
-        self.failures[replica_id] = failure
-        while len(self.failures) > FAILURES_KEPT:
-            self.failures.popitem(last=False)
-
-    def _remember_failures(self, held: list[HeldShard]) -> None:
-        # A rank's first failure is the one worth keeping; what follows is its consequence.
-        for item in held:
-            failure = self.failures.get(item.spec.replica_id)
-            if item.phase == "failed" and failure is not None and item.spec.rank not in failure.shards:
-                found = self.fleet.shard(item.spec.shard_id)
-                node_id = found[1].node_id if found is not None else "?"
-                failure.shards[item.spec.rank] = FailedShard(
-                    item.spec.rank, node_id, item.reason or "failed", item.exit_code, item.output_tail
-                )
 
     def _close_lost_sessions(self) -> None:
         for node_id, mailbox in self._mailboxes.items():
