@@ -156,7 +156,8 @@ def _on_replica(
             if penalty:
                 _penalise(fleet, replica, reason, now, settings)
                 _blame_nodes(fleet, replica, now)
-            replica.given_up = given_up
+            # That it came back once is no reason to resume it after another failure.
+            replica.given_up, replica.returned = given_up, False
             _set(replica, ReplicaState.FAILED, now, effects, reason=reason)
             fleet.inherited.pop(replica.replica_id, None)
         case DrainReplica(_, reason):

@@ -115,3 +115,14 @@ def test_no_more_than_two_are_given_up_for_health_in_a_minute(world: Stalling) -
     world.turn()
     states = [replica.state for replica in world.fleet.replicas.values()]
     assert states.count(ReplicaState.FAILED) == 2
+
+
+def test_one_that_came_back_once_is_not_resumed_after_another_failure(world: Stalling) -> None:
+    # Found by simulation: it was resumed and given up again in one turn, without end.
+    replica = world.fleet.replicas[world.serving("small")[0]]
+    replica.returned = True
+    replica.suspended, replica.suspended_at = "x", world.now - 700
+    replica.witnessed_at, replica.probe_failed_since = world.now - 800, world.now - 750
+    world.victim = replica.replica_id
+    world.turn()
+    assert replica.state is ReplicaState.FAILED

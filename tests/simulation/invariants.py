@@ -59,6 +59,11 @@ class Invariants(AgentWatch, RouteWatch, DecisionWatch):
             self._draining_since[event.subject] = self._world.now
         if event.kind == "node" and event.event in ("removed", "undrained"):
             self._drained.pop(event.subject, None)
+        if event.kind == "node" and event.event == "removed":
+            # Forgotten because an operator said so: whoever comes next under the name is a new node.
+            self._speakers.pop(event.subject, None)
+        if event.kind == "replica" and event.event == "shard let go":
+            self._let_go.add(event.subject)
         if event.kind == "node" and event.event == "lost":
             self._lost(event.subject)
         if event.event == "adopted":

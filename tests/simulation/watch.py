@@ -48,6 +48,8 @@ class Watch:
         """How often each was looked at."""
         self.violations: list[str] = []
         self._speakers: dict[str, Speaker] = {}
+        self._let_go: set[str] = set()
+        """Replicas of which a node that registered did not name its part."""
         """By node, since the present server started."""
         self._said: dict[str, Said] = {}
         """By shard id, since the present server started."""
