@@ -159,7 +159,7 @@ def test_show_prints_what_apply_takes_back_unchanged(served: ServedAdmin, home: 
     assert again == catalog_of(json.loads(told.stdout)["models"])
 
 
-text = st.text(st.characters(codec="utf-8"), max_size=20)
+text = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)
 profiles = st.fixed_dictionaries(
     {"engine": st.just("sim"), "args": st.lists(text, max_size=3)},
     optional={

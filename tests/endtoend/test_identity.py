@@ -148,7 +148,7 @@ def test_an_expired_certificate_is_said_before_dialling_and_refused_by_the_serve
 def test_without_a_certificate_of_ours_nobody_is_heard(fleet: RunningFleet, tmp_path: Path) -> None:
     ca = str(fleet.demo.folder / "pki" / "ca.pem")
     foreign = Authority.create(tmp_path / "pki", permit_ip=["127.0.0.0/8"], now=time.time())
-    files = write_files(foreign.issue_client("node01", "127.0.0.21", time.time()), tmp_path / "files")
+    files = write_files(foreign.issue_client("node09", "127.0.0.21", time.time()), tmp_path / "files")
     nameless = ssl.create_default_context(cafile=ca)
     stranger = ssl.create_default_context(cafile=ca)
     stranger.load_cert_chain(files["cert"], files["key"])
@@ -157,7 +157,7 @@ def test_without_a_certificate_of_ours_nobody_is_heard(fleet: RunningFleet, tmp_
             client.post(f"{fleet.demo.agents}/agent/v1/poll", json={"session": "x"})
     with httpx.Client(trust_env=False, timeout=1) as client, pytest.raises(httpx.TransportError):
         client.post(fleet.demo.agents.replace("https", "http") + "/agent/v1/poll", json={"session": "x"})
-    with agent(fleet, tmp_path, "node01", tls={**files, "ca": ca}) as foreigner:
+    with agent(fleet, tmp_path, "node01", node_id="node09", tls={**files, "ca": ca}) as foreigner:
         assert foreigner.process.wait(20) == 1
         assert "comes from another authority" in foreigner.output
 
