@@ -202,7 +202,7 @@ class Hub:
         commands = await mailbox.wait(wait_s)
         if mailbox.closed:
             raise HubError(410, "session_over", "this session was superseded; register again")
-        self._heard(node_id)
+        # That the wait is over is this server's doing, and no sign of the agent.
         return commands
 
     def report(self, message: Report) -> Reported:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 import msgspec
@@ -247,3 +248,19 @@ def test_a_clone_is_refused_while_the_shards_of_the_first_work_though_its_agent_
         server.register("node1", boot="boot2")
     server.now += 20
     server.register("node1", boot="boot2")
+
+
+def test_the_end_of_a_long_poll_is_no_sign_of_life() -> None:
+    # A frozen node's poll ends after 25 s by the server's own clock: it must not count as having been heard.
+    server = Server(small())
+    session = server.register("node1")
+
+    async def wait_in_vain() -> None:
+        polling = asyncio.create_task(server.hub.poll(session, 0, 0.05))
+        await asyncio.sleep(0)
+        server.now += 10
+        assert await polling == []
+
+    heard_at = server.now
+    asyncio.run(wait_in_vain())
+    assert server.hub.fleet.nodes["node1"].last_heard == heard_at
