@@ -250,7 +250,7 @@ class SimServer:
         if isinstance(message, Poll):
             watch.spoke(machine.node_id, message.session, "a poll")
             commands = await hub.poll(message.session, message.acked, POLL_WAIT_S)
-            watch.spoke(machine.node_id, message.session, "a poll's answer")
+            watch.taken(machine.node_id, message.session, "a poll's answer")
             return Commands(commands=commands)
         watch.spoke(machine.node_id, message.session, "a report")
         reported = hub.report(message)

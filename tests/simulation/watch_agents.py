@@ -82,15 +82,20 @@ class AgentWatch(Watch):
                 )
 
     def spoke(self, node_id: str, session: str, what: str) -> None:
-        """Invariant 10: a message was not refused, so its session must be the node's present one."""
+        """A message was taken: its node was heard."""
+        self.taken(node_id, session, what)
+        speaker = self._speakers.get(node_id)
+        if speaker is not None:
+            speaker.heard = self._world.now
+
+    def taken(self, node_id: str, session: str, what: str) -> None:
+        """Invariant 10: it was not refused, so its session must be the node's present one."""
         speaker = self._speakers.get(node_id)
         self.expect(
             speaker is not None and speaker.session == session,
             "10 superseded sessions",
             f"{what} of {node_id} in {session} was taken",
         )
-        if speaker is not None:
-            speaker.heard = self._world.now
 
     def reported(self, node_id: str, message: Report) -> None:
         """A report was taken."""
