@@ -7,10 +7,10 @@ from collections.abc import Coroutine
 from typing import Any
 
 import httpx
-import msgspec
 import structlog
 
 from llmgw.config.addresses import join_host_port
+from llmgw.engines.probes import TASKS_PROBED, one_token_check
 from llmgw.engines.registry import adapter
 from llmgw.fleet.health import counters_wanted, probes_wanted
 from llmgw.fleet.model import InheritedRoute, Replica
@@ -22,15 +22,6 @@ log = structlog.get_logger("prober")
 
 LOOK_S = 0.5
 PROBES_MAX = 32
-
-# What proves life, by the model's task: the smallest request that the engine's core must work for.
-_BODIES: dict[str, tuple[str, dict[str, object]]] = {
-    "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}),
-    "completion": ("/v1/completions", {"prompt": "hi", "max_tokens": 1}),
-    "embedding": ("/v1/embeddings", {"input": "hi"}),
-    "rerank": ("/v1/rerank", {"query": "hi", "documents": ["hi"]}),
-    "score": ("/v1/score", {"text_1": "hi", "text_2": "hi"}),
-}
 
 
 class Prober:
@@ -85,12 +76,15 @@ class Prober:
 
     async def _probe(self, client: httpx.AsyncClient, endpoint: RouteEndpoint, model: str) -> None:
         found = self._hub.catalog.by_name.get(model)
-        path, body = _BODIES.get(found.task if found is not None else "chat", _BODIES["chat"])
+        # Of a task that has no small request any answer is taken, a refusal included: the core gave it.
+        task = found.task if found is not None and found.task in TASKS_PROBED else "chat"
+        check = one_token_check(task, model)
         asked_at = self._hub.clock.monotonic()
-        content = msgspec.json.encode({"model": model, **body})
-        headers = {"content-type": "application/json", **_authorization(endpoint)}
+        headers = {**check.headers, **_authorization(endpoint)}
         try:
-            answer = await client.post(_url(endpoint, path), content=content, headers=headers)
+            answer = await client.request(
+                check.method, _url(endpoint, check.path), content=check.body, headers=headers
+            )
             works = answer.status_code < 500
         except httpx.HTTPError as error:
             works = False

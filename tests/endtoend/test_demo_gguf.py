@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import openai
@@ -15,19 +13,6 @@ from tests.endtoend.conftest import llmgw, until
 from tests.endtoend.test_demo import demo, nothing_is_left
 
 ENGINES = Path(__file__).parent.parent / "engines"
-
-
-@pytest.fixture
-def llama_python() -> str:
-    """An interpreter with `xllamacpp` and `gguf`."""
-    python = os.environ.get("LLMGW_TEST_LLAMA_PYTHON", sys.executable)
-    found = subprocess.run([python, "-c", "import xllamacpp, gguf"], capture_output=True, check=False)
-    if found.returncode:
-        pytest.skip(
-            f"{python} has no xllamacpp and gguf: pip install them somewhere and name its python in "
-            "LLMGW_TEST_LLAMA_PYTHON"
-        )
-    return python
 
 
 @pytest.mark.real_engine

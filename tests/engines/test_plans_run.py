@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import httpx
@@ -59,19 +58,6 @@ def test_a_planned_simulated_engine_becomes_ready(task: str) -> None:
         comes_up(plan, running, port)
         running.terminate()
         assert running.wait_exit(5) == 0
-
-
-@pytest.fixture
-def llama_python() -> str:
-    """An interpreter with `xllamacpp` and `gguf`."""
-    python = os.environ.get("LLMGW_TEST_LLAMA_PYTHON", sys.executable)
-    found = subprocess.run([python, "-c", "import xllamacpp, gguf"], capture_output=True, check=False)
-    if found.returncode:
-        pytest.skip(
-            f"{python} has no xllamacpp and gguf: pip install them somewhere and name its python in "
-            "LLMGW_TEST_LLAMA_PYTHON"
-        )
-    return python
 
 
 @pytest.mark.real_engine
