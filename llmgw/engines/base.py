@@ -20,6 +20,9 @@ class LaunchContext:
     GPUs in the spec's order, `adapters` the usable ports of the shard's fabric as `mlx5_0:1`, `work_dir` the
     shard's own folder. `http_port` is set on rank 0. `rendezvous_host`/`rendezvous_port` are where the leader
     waits for workers: on rank 0 its own, on workers the leader's; None on replicas of one node.
+    `extra_ports` are the free ports of the range that `EngineAdapter.extra_ports` asked for. `model_path` is where
+    the agent put a source that it fetched (None: the source is the engine's to find). `api_key` is the key that
+    the engine demands of whoever talks to it (rank 0 only; None: it demands none).
     `base_env` is the agent's own environment, of which adapters pass on only what engines need.
     """
 
@@ -32,6 +35,9 @@ class LaunchContext:
     http_port: int | None = None
     rendezvous_host: str | None = None
     rendezvous_port: int | None = None
+    extra_ports: list[int] = field(default_factory=list)
+    model_path: str | None = None
+    api_key: str | None = None
     base_env: dict[str, str] = field(default_factory=dict)
 
 
@@ -42,6 +48,14 @@ class ProcessPlan:
     name: str
     argv: list[str]
     env: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFile:
+    """A file that must be there before anything starts; 0600, since it may carry a secret. `path` is absolute."""
+
+    path: str
+    content: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,24 +76,29 @@ class LaunchPlan:
     `sidecars` start before the engine, in order. `readiness` is None for workers, which serve nothing and are
     ready when their process runs (their leader answers for them). `load` is the cheap check that is polled
     while the engine loads (refused connections and 503 mean "still loading"); when it succeeds, `readiness`
-    (the one-token request) decides.
+    (the one-token request) decides. `files` are written before anything starts. `warnings` are sentences about
+    what runs but is not what it seems, such as a profile's argument that contradicts ours.
     """
 
     engine: ProcessPlan
     sidecars: list[ProcessPlan] = field(default_factory=list)
     load: HttpCheck | None = None
     readiness: HttpCheck | None = None
+    files: list[PlanFile] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 class EngineAdapter(Protocol):
     """One engine. `name` is the catalog's word for it.
 
     `progress_counters` are the metrics in its `/metrics` whose sum grows while it works, also in the middle of a
-    request: they tell busy from hung.
+    request: they tell busy from hung. `takes_key` is True when the engine takes the key that it demands by its
+    environment or a file: a command line is read by everyone on the node.
     """
 
     name: str
     progress_counters: tuple[str, ...]
+    takes_key: bool
 
     def offered(self, config: AgentConfig) -> bool:
         """True when this node is configured to run the engine."""
@@ -87,6 +106,10 @@ class EngineAdapter(Protocol):
 
     def program(self, config: AgentConfig) -> str:
         """The program that must exist and be executable, as configured (a name or a path)."""
+        ...
+
+    def extra_ports(self, spec: ShardSpec, config: AgentConfig) -> int:
+        """How many ports of the node's range this shard needs beside those for HTTP and rendezvous."""
         ...
 
     def problems(self, spec: ShardSpec, context: LaunchContext) -> list[str]:

@@ -72,6 +72,7 @@ class LlamacppAdapter:
     name = "llamacpp"
     # The token counters move only when a request ends; decode calls are counted as they happen.
     progress_counters: tuple[str, ...] = ("llamacpp:prompt_tokens_total", "llamacpp:n_decode_total")
+    takes_key = False
 
     def offered(self, config: AgentConfig) -> bool:
         """True when the agent's configuration has `engines.llamacpp`."""
@@ -80,6 +81,10 @@ class LlamacppAdapter:
     def program(self, config: AgentConfig) -> str:
         """`engines.llamacpp.bin`, a name or a path."""
         return _engine(config).bin
+
+    def extra_ports(self, spec: ShardSpec, config: AgentConfig) -> int:
+        """None: it talks to nobody but its clients and its own ranks."""
+        return 0
 
     def problems(self, spec: ShardSpec, context: LaunchContext) -> list[str]:
         """Sentences that say why this shard cannot run here."""

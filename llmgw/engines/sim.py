@@ -40,6 +40,7 @@ class SimAdapter:
 
     name = "sim"
     progress_counters: tuple[str, ...] = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+    takes_key = False
 
     def offered(self, config: AgentConfig) -> bool:
         """True when `engines.sim.enabled` is set."""
@@ -48,6 +49,10 @@ class SimAdapter:
     def program(self, config: AgentConfig) -> str:
         """The interpreter that runs llmgw."""
         return sys.executable
+
+    def extra_ports(self, spec: ShardSpec, config: AgentConfig) -> int:
+        """None: it talks to nobody but its clients and its own ranks."""
+        return 0
 
     def problems(self, spec: ShardSpec, context: LaunchContext) -> list[str]:
         """Sentences that say why this shard cannot run here."""
