@@ -9,7 +9,7 @@ import sys
 import pytest
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def llama_python() -> str:
     """An interpreter with `xllamacpp` and `gguf`."""
     python = os.environ.get("LLMGW_TEST_LLAMA_PYTHON", sys.executable)
