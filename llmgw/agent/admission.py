@@ -8,7 +8,8 @@ from typing import Protocol
 
 import msgspec
 
-from llmgw.agent.ports import NoFreePort, choose_ports
+from llmgw.agent.engine_key import mint_key
+from llmgw.agent.ports import NoFreePort, PortsWanted, choose_ports
 from llmgw.agent.spec_store import ShardRecord
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import EngineAdapter, LaunchContext, LaunchPlan
@@ -51,17 +52,23 @@ class Admission:
         self._mgmt_interface = mgmt_interface
         self._base_env = base_env
 
-    async def assign_ports(
+    async def equip(
         self, record: ShardRecord, live: Sequence[ShardRecord], ended: Sequence[ShardRecord]
     ) -> ShardRecord:
-        """The record with the ports that a leader needs: one for HTTP, one for rendezvous. Raises Refused."""
+        """The record with what its shard keeps for life: ports, and a key where the engine takes one.
+
+        A leader serves at one port and meets its workers at another; what its engine wants beside those, it wants
+        on every rank. Raises Refused.
+        """
         spec = record.spec
-        if spec.rank != 0:
-            return record
+        adapter = self._offered(spec)
+        leads = spec.rank == 0
         try:
             chosen = await asyncio.to_thread(
                 choose_ports,
-                2 if spec.nodes > 1 else 1,
+                PortsWanted(
+                    http=leads, rendezvous=leads and spec.nodes > 1, extra=adapter.extra_ports(spec, self._config)
+                ),
                 self._config.supervisor.ports,
                 self._address,
                 held=_ports(live),
@@ -75,7 +82,11 @@ class Admission:
                 "address of this node"
             ) from None
         return msgspec.structs.replace(
-            record, http_port=chosen[0], rendezvous_port=chosen[1] if len(chosen) > 1 else None
+            record,
+            http_port=chosen.http,
+            rendezvous_port=chosen.rendezvous,
+            extra_ports=chosen.extra,
+            api_key=mint_key() if leads and adapter.takes_key else None,
         )
 
     async def plan(self, record: ShardRecord, live: Sequence[ShardRecord], folder: str) -> LaunchPlan:
@@ -99,6 +110,8 @@ class Admission:
             http_port=record.http_port,
             rendezvous_host=leader.host if leader else self._address if leads_many else None,
             rendezvous_port=leader.port if leader else record.rendezvous_port,
+            extra_ports=record.extra_ports,
+            api_key=record.api_key,
             base_env=self._base_env,
         )
         problems = adapter.problems(spec, context)
@@ -160,4 +173,4 @@ class Admission:
 
 
 def _ports(records: Sequence[ShardRecord]) -> set[int]:
-    return {port for record in records for port in (record.http_port, record.rendezvous_port) if port is not None}
+    return {port for record in records for port in record.ports}

@@ -28,6 +28,7 @@ from llmgw.agent.https import HttpsTransport
 from llmgw.agent.inventory import InventoryReader
 from llmgw.agent.loop import AgentLoop
 from llmgw.agent.only_one import claim_node
+from llmgw.agent.ports import count_free
 from llmgw.agent.processes import boot_id
 from llmgw.agent.supervisor import Supervisor, now_boot_s, real_work_dir
 from llmgw.config.agent import AgentConfig
@@ -157,7 +158,13 @@ async def _run(config: AgentConfig) -> None:
         findings = [*_of_node(config, judgement.findings), *found.findings]
         findings += own_certificate_findings(config, time.time())
         return Inventory(
-            gpus=judgement.gpus, ports=found.ports, fabrics=found.fabrics, engines=engines, findings=findings
+            gpus=judgement.gpus,
+            ports=found.ports,
+            fabrics=found.fabrics,
+            engines=engines,
+            free_ports=count_free(config.supervisor.ports, address, held=supervisor.ports_held()),
+            port_range=config.supervisor.port_range,
+            findings=findings,
         )
 
     inventory = InventoryReader(read, node_id=config.node_id)

@@ -167,6 +167,10 @@ class Supervisor:
             text=piece.text,
         )
 
+    def ports_held(self) -> set[int]:
+        """Ports of live shards, in use already or not yet. From any thread."""
+        return {port for record in self._live_records() for port in record.ports}
+
     async def close(self) -> None:
         """Let go of everything and leave all processes running, for the next agent to adopt."""
         async with self._lock:
@@ -203,13 +207,13 @@ class Supervisor:
         self._prune()
 
     async def _admit(self, record: ShardRecord) -> tuple[ShardRecord, LaunchPlan]:
-        """Ports and a plan for the shard, and its description on disk. Raises Refused."""
+        """Ports, a key and a plan for the shard, and its description on disk. Raises Refused."""
         if len(self._shards) >= LIVE_MAX:
             raise Refused(f"this node holds {len(self._shards)} shards already, which is the most it keeps")
         if not is_shard_id(record.spec.shard_id):
             raise Refused(f"{record.spec.shard_id!r} is not a shard id that can name a folder")
         live = self._live_records()
-        record = await self._admission.assign_ports(record, live, list(self._ended.values()))
+        record = await self._admission.equip(record, live, list(self._ended.values()))
         folder = self._store.folder(record.spec.shard_id)
         plan = await self._admission.plan(record, live, str(folder))
         try:

@@ -37,8 +37,8 @@ class LaunchContext:
     rendezvous_port: int | None = None
     extra_ports: list[int] = field(default_factory=list)
     model_path: str | None = None
-    api_key: str | None = None
-    base_env: dict[str, str] = field(default_factory=dict)
+    api_key: str | None = field(default=None, repr=False)
+    base_env: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class ProcessPlan:
 
     name: str
     argv: list[str]
-    env: dict[str, str]
+    env: dict[str, str] = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class PlanFile:
     """A file that must be there before anything starts; 0600, since it may carry a secret. `path` is absolute."""
 
     path: str
-    content: str
+    content: str = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,8 @@ class ProgramAdapter:
     """Runs `engine_program.py` with the spec's args; `sidecar:WORD` among them starts a sidecar."""
 
     name = "program"
+    progress_counters: tuple[str, ...] = ()
+    takes_key = True
 
     def offered(self, config: AgentConfig) -> bool:
         return True
@@ -31,11 +33,16 @@ class ProgramAdapter:
     def program(self, config: AgentConfig) -> str:
         return sys.executable
 
+    def extra_ports(self, spec: ShardSpec, config: AgentConfig) -> int:
+        return next((int(word.partition("=")[2]) for word in spec.args if word.startswith("extra-ports=")), 0)
+
     def problems(self, spec: ShardSpec, context: LaunchContext) -> list[str]:
         return ["the profile asks for the impossible"] if "impossible" in spec.args else []
 
     def plan(self, spec: ShardSpec, context: LaunchContext) -> LaunchPlan:
         env = {**inherited_env(context.base_env), **spec.env}
+        if context.api_key is not None:
+            env["PROGRAM_API_KEY"] = context.api_key
         program = [sys.executable, str(PROGRAM)]
         if "no-such-program" in spec.args:
             program = ["/nonexistent/engine"]
