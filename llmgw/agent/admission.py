@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from llmgw.agent.engine_key import mint_key
+from llmgw.hardware.engine_user import Account
 from llmgw.agent.ports import NoFreePort, PortsWanted, choose_ports
 from llmgw.agent.spec_store import ShardRecord
 from llmgw.config.agent import AgentConfig
@@ -43,7 +45,10 @@ class Admission:
         may_be_freed: Callable[[str], bool],
         mgmt_interface: str | None,
         base_env: dict[str, str],
+        account: Account | None = None,
+        refusal: str | None = None,
     ) -> None:
+        """`refusal` is a sentence that says why nothing may be started on this node."""
         self._config = config
         self._address = address
         self._adapter = adapter
@@ -51,6 +56,8 @@ class Admission:
         self._may_be_freed = may_be_freed
         self._mgmt_interface = mgmt_interface
         self._base_env = base_env
+        self._account = account
+        self._refusal = refusal
 
     async def equip(
         self, record: ShardRecord, live: Sequence[ShardRecord], ended: Sequence[ShardRecord]
@@ -89,8 +96,11 @@ class Admission:
             api_key=mint_key() if leads and adapter.takes_key else None,
         )
 
-    async def plan(self, record: ShardRecord, live: Sequence[ShardRecord], folder: str) -> LaunchPlan:
-        """How the shard is launched. Raises Refused with the first reason (the adapter's: all of them)."""
+    async def plan(self, record: ShardRecord, live: Sequence[ShardRecord], run: Path) -> LaunchPlan:
+        """How the shard is launched in the folder `run`.
+
+        Raises Refused with the first reason (the adapter's: all of them).
+        """
         spec = record.spec
         adapter = self._offered(spec)
         gpus = await self._gpus(spec, live)
@@ -104,7 +114,7 @@ class Admission:
             config=self._config,
             address=self._address,
             gpus=gpus,
-            work_dir=folder,
+            work_dir=str(run),
             adapters=await self._adapters(spec),
             mgmt_interface=self._mgmt_interface,
             http_port=record.http_port,
@@ -112,7 +122,7 @@ class Admission:
             rendezvous_port=leader.port if leader else record.rendezvous_port,
             extra_ports=record.extra_ports,
             api_key=record.api_key,
-            base_env=self._base_env,
+            base_env=self._base_env | ({"HOME": self._account.home_or(run)} if self._account else {}),
         )
         problems = adapter.problems(spec, context)
         if problems:
@@ -123,6 +133,8 @@ class Admission:
             raise Refused(str(exc)) from None
 
     def _offered(self, spec: ShardSpec) -> EngineAdapter:
+        if self._refusal is not None:
+            raise Refused(self._refusal)
         try:
             adapter = self._adapter(spec.engine)
         except ValueError as exc:

@@ -20,9 +20,9 @@ class LaunchContext:
     GPUs in the spec's order, `adapters` the usable ports of the shard's fabric as `mlx5_0:1`, `work_dir` the
     shard's own folder. `http_port` is set on rank 0. `rendezvous_host`/`rendezvous_port` are where the leader
     waits for workers: on rank 0 its own, on workers the leader's; None on replicas of one node.
-    `extra_ports` are the free ports of the range that `EngineAdapter.extra_ports` asked for. `model_path` is where
-    the agent put a source that it fetched (None: the source is the engine's to find). `api_key` is the key that
-    the engine demands of whoever talks to it (rank 0 only; None: it demands none).
+    `extra_ports` are the free ports of the range that `EngineAdapter.extra_ports` asked for. `model_path` is
+    where the agent put a source that it fetched (None: the source is the engine's to find). `api_key` is the key
+    that the engine demands of whoever talks to it (rank 0 only; None: it demands none).
     `base_env` is the agent's own environment, of which adapters pass on only what engines need.
     """
 

@@ -24,6 +24,7 @@ class ProgramAdapter:
     """Runs `engine_program.py` with the spec's args; `sidecar:WORD` among them starts a sidecar."""
 
     name = "program"
+    python = sys.executable
     progress_counters: tuple[str, ...] = ()
     takes_key = True
 
@@ -31,7 +32,7 @@ class ProgramAdapter:
         return True
 
     def program(self, config: AgentConfig) -> str:
-        return sys.executable
+        return self.python
 
     def extra_ports(self, spec: ShardSpec, config: AgentConfig) -> int:
         return next((int(word.partition("=")[2]) for word in spec.args if word.startswith("extra-ports=")), 0)
@@ -43,13 +44,13 @@ class ProgramAdapter:
         env = {**inherited_env(context.base_env), **spec.env}
         if context.api_key is not None:
             env["PROGRAM_API_KEY"] = context.api_key
-        program = [sys.executable, str(PROGRAM)]
+        program = [self.python, str(PROGRAM)]
         if "no-such-program" in spec.args:
             program = ["/nonexistent/engine"]
         serving = ["--port", str(context.http_port)] if spec.rank == 0 else []
         words = [word for word in spec.args if not word.startswith("sidecar:")]
         sidecars = [
-            ProcessPlan(name="sidecar", argv=[sys.executable, str(PROGRAM), word.partition(":")[2]], env=env)
+            ProcessPlan(name="sidecar", argv=[self.python, str(PROGRAM), word.partition(":")[2]], env=env)
             for word in spec.args
             if word.startswith("sidecar:")
         ]
@@ -95,7 +96,11 @@ def make_config(work_dir: Path, **supervisor: Any) -> AgentConfig:
 
 
 def make_supervisor(
-    config: AgentConfig, *, inventory: InventorySource | None = None, gpu_memory: GpuMemory | None = None
+    config: AgentConfig,
+    *,
+    inventory: InventorySource | None = None,
+    gpu_memory: GpuMemory | None = None,
+    **more: Any,
 ) -> Supervisor:
     return Supervisor(
         config=config,
@@ -103,6 +108,7 @@ def make_supervisor(
         adapter=find_adapter,
         inventory=inventory or FixedInventory(),
         gpu_memory=gpu_memory or GpuMemory(lambda: IDLE, work_dir=real_work_dir(config)),
+        **more,
     )
 
 
