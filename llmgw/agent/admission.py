@@ -10,12 +10,12 @@ from typing import Protocol
 import msgspec
 
 from llmgw.agent.engine_key import mint_key
-from llmgw.hardware.engine_user import Account
 from llmgw.agent.ports import NoFreePort, PortsWanted, choose_ports
 from llmgw.agent.spec_store import ShardRecord
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import EngineAdapter, LaunchContext, LaunchPlan
 from llmgw.engines.offers import program_problem
+from llmgw.hardware.engine_user import Account
 from llmgw.messages.agent import Gpu, Inventory, ShardSpec
 
 

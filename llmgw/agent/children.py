@@ -10,10 +10,10 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmgw.hardware.engine_user import Account
 from llmgw.agent.processes import KEEP_ENVIRONMENT, MARKER, WORK_DIR_MARKER, ProcessIdentity, read_process
 from llmgw.agent.scopes import Scopes
 from llmgw.engines.base import ProcessPlan
+from llmgw.hardware.engine_user import Account
 
 
 @dataclass

@@ -23,7 +23,6 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from llmgw.agent.certificates import CertificateError, CertificateKeeper
 from llmgw.agent.conversation import Life, SystemClock
-from llmgw.hardware.engine_user import EngineUserError, find_account
 from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.https import HttpsTransport
 from llmgw.agent.inventory import InventoryReader
@@ -36,6 +35,7 @@ from llmgw.agent.supervisor import Supervisor, now_boot_s, real_work_dir
 from llmgw.config.agent import AgentConfig
 from llmgw.config.errors import SentenceError
 from llmgw.engines.offers import engine_offers
+from llmgw.hardware.engine_user import EngineUserError, find_account
 from llmgw.messages.agent import Inventory
 from llmgw.messages.findings import Finding
 

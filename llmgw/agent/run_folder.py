@@ -10,8 +10,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmgw.hardware.engine_user import Account
 from llmgw.engines.base import LaunchPlan, PlanFile
+from llmgw.hardware.engine_user import Account
 
 
 class NotReady(Exception):

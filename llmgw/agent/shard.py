@@ -18,7 +18,6 @@ import structlog
 
 from llmgw.agent.children import Child, spawn
 from llmgw.agent.ending import end_processes
-from llmgw.hardware.engine_user import Account
 from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.held import held_shard
 from llmgw.agent.logs import LogError, log_path, read_tail, rotate
@@ -37,6 +36,7 @@ from llmgw.agent.scopes import Scopes
 from llmgw.agent.spec_store import SavedProcess, ShardRecord, SpecStore
 from llmgw.config.addresses import join_host_port
 from llmgw.engines.base import LaunchPlan, ProcessPlan
+from llmgw.hardware.engine_user import Account
 from llmgw.messages.agent import HeldShard, Progress, ShardPhase
 
 log = structlog.get_logger("agent")

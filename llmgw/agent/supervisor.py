@@ -17,7 +17,6 @@ import structlog
 
 from llmgw.agent.admission import Admission, InventorySource, Refused
 from llmgw.agent.ending import end_processes
-from llmgw.hardware.engine_user import Account
 from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.held import engine_lives, held_shard
 from llmgw.agent.logs import LogError, read_piece
@@ -28,6 +27,7 @@ from llmgw.agent.shard import Shard, ShardHost
 from llmgw.agent.spec_store import ShardRecord, SpecStore, is_shard_id
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import EngineAdapter, LaunchPlan
+from llmgw.hardware.engine_user import Account
 from llmgw.messages.agent import SHARDS_PER_NODE_MAX, HeldShard, LogChunk, ShardSpec
 
 log = structlog.get_logger("agent")

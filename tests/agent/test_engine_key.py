@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -15,11 +14,6 @@ from tests.agent.fakes import make_spec
 from tests.agent.test_adoption import agent_killed_when, read_record, work_dir  # noqa: F401
 from tests.agent.test_supervisor import Running, run, running
 from tests.agent.waiting import wait_until
-
-
-@pytest.fixture(autouse=True)
-def plain_logs(capsys: pytest.CaptureFixture[str]) -> Iterator[pytest.CaptureFixture[str]]:
-    yield capsys
 
 
 def key_of(shard: HeldShard) -> str:
@@ -35,7 +29,7 @@ async def status_without(node: Running, shard: HeldShard, key: str | None) -> in
 
 
 def test_an_engine_demands_a_key_that_only_its_agent_and_the_server_are_told(
-    tmp_path: Path, plain_logs: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keys: list[str] = []
 
@@ -66,7 +60,7 @@ def test_an_engine_demands_a_key_that_only_its_agent_and_the_server_are_told(
             assert (await node.reach("stopped")).api_key is None
 
     run(test)
-    said = plain_logs.readouterr()
+    said = capsys.readouterr()
     assert "shard=r1-0" in said.out + said.err
     assert keys[0] not in said.out + said.err
 

@@ -158,7 +158,7 @@ def test_what_the_user_may_not_read_is_said_before_the_engine_starts(open_dir: P
     with pytest.raises(NotReady, match=r"may not run .*model\.gguf"):
         prepare(shard, plan, nobody())
     open_dir.chmod(0o700)
-    with pytest.raises(NotReady, match="let others pass through the folders above supervisor.work_dir"):
+    with pytest.raises(NotReady, match=r"let others pass through the folders above supervisor\.work_dir"):
         prepare(shard, plan, nobody())
 
 
