@@ -10,7 +10,6 @@ from typing import Protocol
 
 from llmgw.config.agent import AgentConfig
 from llmgw.messages.agent import Gpu, Rendezvous, ShardSpec
-from llmgw.messages.gids import Gid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,13 +18,14 @@ class LaunchContext:
 
     `address` is the node's management address (engines listen there and nowhere else), `gpus` are the shard's
     GPUs in the spec's order, `adapters` the usable ports of the shard's fabric as `mlx5_0:1`, `work_dir` the
-    shard's own folder. `nearest` says which adapters are near a GPU (UUID → adapters such as `mlx5_0`, nearest
-    first; a GPU that is missing: not known), `roce_gids` holds the GID table of each RoCE port among `adapters`;
+    folder that the shard's processes run in and that the plan's files lie in. `nearest` says which adapters are
+    near a GPU (UUID → adapters such as `mlx5_0`, nearest first; a GPU that is missing: not known), `gid_indexes`
+    which entry of its GID table each RoCE port among `adapters` should use (None: it has none that others reach);
     InfiniBand ports are not in it. `http_port` is set on rank 0. `rendezvous_host`/`rendezvous_port` are where
     the leader waits for workers: on rank 0 its own, on workers the leader's; None on replicas of one node.
-    `extra_ports` are the free ports of the range that `EngineAdapter.extra_ports` asked for. `model_path` is where
-    the agent put a source that it fetched (None: the source is the engine's to find). `api_key` is the key that
-    the engine demands of whoever talks to it (rank 0 only; None: it demands none).
+    `extra_ports` are the free ports of the range that `EngineAdapter.extra_ports` asked for. `model_path` is
+    where the agent put a source that it fetched (None: the source is the engine's to find). `api_key` is the key
+    that the engine demands of whoever talks to it (rank 0 only; None: it demands none).
     `base_env` is the agent's own environment, of which adapters pass on only what engines need.
     """
 
@@ -35,7 +35,7 @@ class LaunchContext:
     work_dir: str
     adapters: list[str] = field(default_factory=list)
     nearest: dict[str, list[str]] = field(default_factory=dict)
-    roce_gids: dict[str, list[Gid]] = field(default_factory=dict)
+    gid_indexes: dict[str, int | None] = field(default_factory=dict)
     mgmt_interface: str | None = None
     http_port: int | None = None
     rendezvous_host: str | None = None

@@ -77,7 +77,6 @@ REFUSED_ENV = {
 
 _PARALLEL = ("--parallel", "-np")
 _SPLIT_MODE = ("--split-mode", "-sm")
-_CONTEXT = ("--ctx-size", "-c")
 
 SIZES = (
     *("-c", "--ctx-size", "-n", "--predict", "--n-predict", "-b", "--batch-size", "-ub", "--ubatch-size"),
@@ -197,7 +196,7 @@ def _source_problems(spec: ShardSpec, context: LaunchContext) -> list[str]:
 
 
 def _split_problems(spec: ShardSpec) -> list[str]:
-    """Sentences for a context that its requests cannot share, and a way to split that the profile contradicts."""
+    """Sentences for a way to split the model that leaves GPUs of the shard idle."""
     sentences = []
     mode = value_of(spec.args, _SPLIT_MODE, READING)
     if mode == "none" and len(spec.gpus) > 1:
@@ -205,11 +204,4 @@ def _split_problems(spec: ShardSpec) -> list[str]:
             f"args has {_SPLIT_MODE[0]} none, which uses one GPU, and the shard has {len(spec.gpus)}; set "
             "gpus_per_node to 1"
         )
-    context, parallel = (value_of(spec.args, names, READING) for names in (_CONTEXT, _PARALLEL))
-    if context is not None and parallel is not None and context.isdigit() and parallel.isdigit():
-        if 0 < int(context) < int(parallel):
-            sentences.append(
-                f"args has {_CONTEXT[0]} {context} for {_PARALLEL[0]} {parallel} requests at a time, which share "
-                "it; raise the one or lower the other"
-            )
     return sentences

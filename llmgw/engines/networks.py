@@ -1,18 +1,16 @@
 """Which interfaces and adapters the ranks of a replica talk over, as the variables that NCCL and Gloo read.
 
-Pure: interfaces, adapters, nearness and GID tables are arguments. NCCL's variables are those of its user guide
+Pure: interfaces, adapters, nearness and GIDs are arguments. NCCL's variables are those of its user guide
 (docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html).
 """
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 
 from llmgw.engines.base import LaunchContext
 from llmgw.messages.agent import Gpu, ShardSpec
-from llmgw.messages.gids import Gid
 
 # Where the interface of the management address cannot be found: the name that most clouds and containers use.
 LAST_RESORT_INTERFACE = "eth0"
@@ -63,7 +61,7 @@ def network_env(spec: ShardSpec, context: LaunchContext) -> tuple[dict[str, str]
     if adapters:
         adapters = nearest_first(adapters, context.gpus, context.nearest)
         env["NCCL_IB_HCA"] = "=" + ",".join(adapters)
-        index, warning = _gid_index_of_all(adapters, context.roce_gids)
+        index, warning = _gid_index_of_all(adapters, context.gid_indexes)
         if index is not None:
             env["NCCL_IB_GID_INDEX"] = str(index)
         if warning is not None:
@@ -93,25 +91,13 @@ def network_problems(spec: ShardSpec, context: LaunchContext) -> list[str]:
         return sentences
     if not _items(wanted):
         sentences.append(f"env sets NCCL_IB_HCA to nothing, which names every adapter; name some of {has}")
-    for item in _items(wanted):
-        if not _matching(item, context.adapters):
-            sentences.append(
-                f"env sets NCCL_IB_HCA to {wanted}, and {item} is not a usable adapter of this shard's fabric on "
-                f"this node, which has {has}; a profile may only narrow the choice"
-            )
+    sentences += [
+        f"env sets NCCL_IB_HCA to {wanted}, and {item} is not a usable adapter of this shard's fabric on this "
+        f"node, which has {has}; a profile may only narrow the choice"
+        for item in _items(wanted)
+        if not _matching(item, context.adapters)
+    ]
     return sentences
-
-
-def roce_gid_index(gids: Sequence[Gid]) -> int | None:
-    """The index of the entry that RoCE traffic should use: RoCE v2 with an IPv4 address, else with a routable
-    IPv6 one, the lowest of several. None where there is no such entry.
-    """
-    best: tuple[bool, int] | None = None
-    for gid in gids:
-        address = _address(gid.gid) if gid.kind == "v2" else None
-        if address is not None and (best is None or (address.version == 6, gid.index) < best):
-            best = (address.version == 6, gid.index)
-    return best[1] if best is not None else None
 
 
 def nearest_first(
@@ -131,10 +117,10 @@ def nearest_first(
 
 
 def _gid_index_of_all(
-    adapters: Sequence[str], roce_gids: Mapping[str, Sequence[Gid]]
+    adapters: Sequence[str], gid_indexes: Mapping[str, int | None]
 ) -> tuple[int | None, str | None]:
     """The one index that is right for every RoCE adapter: NCCL takes one for all of a node."""
-    found = {adapter: roce_gid_index(roce_gids[adapter]) for adapter in adapters if adapter in roce_gids}
+    found = {adapter: gid_indexes[adapter] for adapter in adapters if adapter in gid_indexes}
     without = [adapter for adapter, index in found.items() if index is None]
     if without:
         return None, (
@@ -145,22 +131,10 @@ def _gid_index_of_all(
     if len(indexes) > 1:
         shown = ", ".join(f"{adapter} {index}" for adapter, index in found.items())
         return None, (
-            f"the RoCE v2 addresses stand at different places of the GID tables ({shown}) and NCCL takes one index "
-            "for all, so it chooses by itself; configure the interfaces alike"
+            f"the RoCE v2 addresses stand at different places of the GID tables ({shown}) and NCCL takes one "
+            "index for all, so it chooses by itself; configure the interfaces alike"
         )
     return (indexes.pop() if indexes else None), None
-
-
-def _address(gid: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address that a GID is made of, where other nodes could reach it."""
-    try:
-        whole = ipaddress.IPv6Address(gid)
-    except ValueError:
-        return None
-    address = whole.ipv4_mapped or whole
-    if address.is_link_local or address.is_unspecified or address.is_multicast or address.is_loopback:
-        return None
-    return address
 
 
 def _narrowed(wanted: str | None, adapters: Sequence[str]) -> list[str]:
@@ -179,4 +153,4 @@ def _matching(item: str, adapters: Sequence[str]) -> list[str]:
 
 
 def _off(name: str) -> str:
-    return f"env sets {name}, which would keep the replica's nodes off their fabric; remove it from the profile's env"
+    return f"env sets {name}, which keeps the replica's nodes off their fabric; remove it from the profile's env"

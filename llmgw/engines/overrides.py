@@ -119,8 +119,8 @@ def spelling_problems(args: Sequence[str], reading: Reading, engine: str) -> lis
 def secret_warnings(env: Mapping[str, str]) -> list[str]:
     """Sentences for secrets in a profile's `env`: they work, and everyone who reads the catalog sees them."""
     return [
-        f"env sets {name}, which looks like a secret, and the catalog shows it to everyone who may read it; set it "
-        "in the environment of the agents instead"
+        f"env sets {name}, which looks like a secret, and the catalog shows it to everyone who may read it; set "
+        "it in the environment of the agents instead"
         for name in sorted(env)
         if _SECRET_ENV.search(name.upper()) and env[name]
     ]

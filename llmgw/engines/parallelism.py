@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from llmgw.engines.command_line import Reading, value_of
 from llmgw.messages.agent import ShardSpec
@@ -39,8 +39,8 @@ def parallel_problems(
     product = " × ".join(shown) or "no parallelism"
     if spec.nodes > 1 and world % spec.nodes:
         return [
-            f"{who} asks for {product} = {world} ranks, which does not divide over {spec.nodes} nodes; change one "
-            "of them"
+            f"{who} asks for {product} = {world} ranks, which does not divide over {spec.nodes} nodes; change "
+            "one of them"
         ]
     gpus = len(spec.gpus) * spec.nodes
     if spec.gpus and world != gpus:

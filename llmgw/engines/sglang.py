@@ -10,7 +10,7 @@ import json
 from llmgw.config.addresses import join_host_port
 from llmgw.config.agent import AgentConfig, SglangEngine
 from llmgw.engines.base import HttpCheck, LaunchContext, LaunchPlan, PlanFile, ProcessPlan
-from llmgw.engines.command_line import Reading, Setting, compose, has_flag, setting, value_of
+from llmgw.engines.command_line import Reading, Setting, compose, has_flag, setting
 from llmgw.engines.networks import REFUSED_NETWORK_ENV, network_env, network_problems
 from llmgw.engines.overrides import (
     merge_env,
@@ -124,8 +124,8 @@ class SglangAdapter:
                 f"{', '.join(_TASK_SETTINGS)}: change the model's task or its engine"
             )
         sentences += [
-            f"SGLang takes what follows the ':' in {name!r} for the name of a LoRA adapter; call the model {spec.model!r} "
-            "by names without ':'"
+            f"SGLang takes what follows the ':' in {name!r} for the name of a LoRA adapter; give model "
+            f"{spec.model!r} names and aliases without ':'"
             for name in spec.served_names
             if ":" in name
         ]

@@ -6,6 +6,8 @@ agent.yaml says so (`ray_cluster.py`).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from llmgw.config.agent import AgentConfig, VllmEngine
 from llmgw.engines.base import HttpCheck, LaunchContext, LaunchPlan, ProcessPlan
 from llmgw.engines.command_line import Setting, compose, setting
@@ -74,8 +76,8 @@ class VllmAdapter:
         sentences = source_problems(spec, context)
         if is_gguf(spec, context):
             sentences.append(
-                f"source {spec.source!r} of model {spec.model!r} is a GGUF file, which vLLM is not given here; run "
-                "it with engine: llamacpp, or name a model in safetensors"
+                f"source {spec.source!r} of model {spec.model!r} is a GGUF file, which vLLM is not given here; "
+                "run it with engine: llamacpp, or name a model in safetensors"
             )
         if spec.task not in _RUNNERS:
             sentences.append(
@@ -117,22 +119,23 @@ class VllmAdapter:
         if spec.rank > 0:
             return LaunchPlan(engine=ProcessPlan(name="engine", argv=argv, env=env), warnings=warnings)
         leader = dict(env) if context.api_key is None else {**env, "VLLM_API_KEY": context.api_key}
-        checks = {
-            "load": with_key(HttpCheck(method="GET", path="/health", timeout_s=5.0), context.api_key),
-            "readiness": with_key(one_token_check(spec.task, spec.served_names[0]), context.api_key),
-        }
-        if not over_ray:
-            process = ProcessPlan(name="engine", argv=argv, env=leader)
-            return LaunchPlan(engine=process, warnings=warnings, **checks)
-        head = ray_process(spec, context, beside(engine.bin, "ray"), env, "ray")
-        leader |= ray_address(context)
-        return LaunchPlan(
-            engine=ProcessPlan(name="engine", argv=argv, env=leader, waits_for=ray_head(context)),
-            sidecars=[head],
-            files=[not_carried_over(context)],
+        served = LaunchPlan(
+            engine=ProcessPlan(name="engine", argv=argv, env=leader),
+            load=with_key(HttpCheck(method="GET", path="/health", timeout_s=5.0), context.api_key),
+            readiness=with_key(one_token_check(spec.task, spec.served_names[0]), context.api_key),
             warnings=warnings,
-            **checks,
         )
+        return self._beside_head(served, spec, context, env) if over_ray else served
+
+    def _beside_head(
+        self, served: LaunchPlan, spec: ShardSpec, context: LaunchContext, env: dict[str, str]
+    ) -> LaunchPlan:
+        """The same plan with the head of a Ray cluster before the engine, which waits for it."""
+        head = ray_process(spec, context, beside(_engine(context.config).bin, "ray"), env, "ray")
+        engine = replace(
+            served.engine, env={**served.engine.env, **ray_address(context)}, waits_for=ray_head(context)
+        )
+        return replace(served, engine=engine, sidecars=[head], files=[not_carried_over(context)])
 
     def _settings(self, spec: ShardSpec, context: LaunchContext) -> list[Setting]:
         """Everything that this rank is told, in order; the model, a positional argument, comes before."""

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from llmgw.engines.command_line import Reading, value_of
 from llmgw.engines.networks import REFUSED_NETWORK_ENV
 
-# Its parser is argparse with underscores read as dashes; `--compilation-config.mode 3` sets a part of a JSON flag.
+# Its parser is argparse with underscores read as dashes; `--compilation-config.mode 3` sets a part of a flag that
+# takes JSON.
 READING = Reading(
     underscores=True, abbreviations=True, whole=frozenset({"--data-parallel-size"}), equals=True, dotted=True
 )
@@ -82,8 +83,8 @@ def foreign_flags(args: Sequence[str]) -> list[str]:
         value = value_of(args, spellings, READING)
         if value is not None and is_gguf_type(value):
             sentences.append(
-                f"args has {spellings[0]} {value}, which is llama.cpp's format, and vLLM is given none of it here; "
-                "run the file with engine: llamacpp, or name a model in safetensors"
+                f"args has {spellings[0]} {value}, which is llama.cpp's format, and vLLM is given none of it "
+                "here; run the file with engine: llamacpp, or name a model in safetensors"
             )
     return sentences
 
@@ -99,8 +100,8 @@ def dev_mode_warnings(env: dict[str, str]) -> list[str]:
     if env.get("VLLM_SERVER_DEV_MODE", "0") == "0":
         return []
     return [
-        "env sets VLLM_SERVER_DEV_MODE, which opens /sleep, /collective_rpc and others to everyone who reaches the "
-        "node's address, with or without the engine's key"
+        "env sets VLLM_SERVER_DEV_MODE, which opens /sleep, /collective_rpc and others to everyone who reaches "
+        "the node's address, with or without the engine's key"
     ]
 
 
