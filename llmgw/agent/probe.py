@@ -24,14 +24,11 @@ class ProbeResult:
 
 
 class Prober:
-    """One engine's checks, with its key where it demands one. Proxy variables of the environment are ignored."""
+    """One engine's checks, which carry its key where it has one. Proxy variables are ignored."""
 
-    def __init__(self, address: str, port: int, api_key: str | None = None) -> None:
+    def __init__(self, address: str, port: int) -> None:
         self._client = httpx.AsyncClient(
-            base_url=f"http://{join_host_port(address, port)}",
-            headers={} if api_key is None else {"authorization": f"Bearer {api_key}"},
-            trust_env=False,
-            follow_redirects=False,
+            base_url=f"http://{join_host_port(address, port)}", trust_env=False, follow_redirects=False
         )
 
     async def close(self) -> None:

@@ -28,7 +28,7 @@ async def wait_for_answers(
     listens at the port, whose answers prove nothing. The record has a port and a readiness check.
     """
     assert record.http_port is not None
-    prober = Prober(address, record.http_port, record.api_key)
+    prober = Prober(address, record.http_port)
     try:
         return await _ask(record, prober, interval_s, now_boot_s, on_note, is_anothers)
     finally:

@@ -11,6 +11,7 @@ from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.supervisor import Supervisor, real_work_dir
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import HttpCheck, LaunchContext, LaunchPlan, ProcessPlan, inherited_env
+from llmgw.engines.probes import with_key
 from llmgw.hardware.gpu_processes import GpuProcesses
 from llmgw.hardware.gpus import GpuReading
 from llmgw.messages.agent import FabricOffer, Gpu, HeldShard, Inventory, ShardSpec
@@ -58,7 +59,9 @@ class ProgramAdapter:
             engine=ProcessPlan(name="engine", argv=[*program, *serving, *words], env=env),
             sidecars=sidecars,
             load=HttpCheck(method="GET", path="/health", timeout_s=2) if serving else None,
-            readiness=HttpCheck(method="POST", path="/v1/completions", body=b"{}", timeout_s=2)
+            readiness=with_key(
+                HttpCheck(method="POST", path="/v1/completions", body=b"{}", timeout_s=2), context.api_key
+            )
             if serving
             else None,
         )
