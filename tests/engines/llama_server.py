@@ -65,6 +65,8 @@ def parameters(xllamacpp: Any, options: dict[str, str]) -> Any:
         params.n_gpu_layers = 0
     params.kv_unified = os.environ.get("LLAMA_ARG_KV_UNIFIED") == "true"
     params.sse_ping_interval = int(os.environ.get("LLAMA_ARG_SSE_PING_INTERVAL", "30"))
+    if os.environ.get("LLAMA_API_KEY"):
+        params.api_keys = [os.environ["LLAMA_API_KEY"]]
     params.cors_origins = os.environ.get("LLAMA_ARG_CORS_ORIGINS", "*")
     return params
 
