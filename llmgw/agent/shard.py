@@ -49,7 +49,11 @@ RENDEZVOUS_LOOK_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class ShardHost:
-    """What every shard of a node shares. `now_boot_s` is CLOCK_BOOTTIME; `changed` is told of transitions."""
+    """What every shard of a node shares.
+
+    `carried` reads the data counters of the node's adapters (blocking), `now_boot_s` is CLOCK_BOOTTIME, `changed`
+    is told of transitions.
+    """
 
     address: str
     work_dir: str
@@ -60,6 +64,7 @@ class ShardHost:
     gpu_memory: GpuMemory
     account: Account | None
     scopes: Scopes | None
+    carried: Callable[[], dict[str, int]]
     now_boot_s: Callable[[], float]
     changed: Callable[[Shard], None]
 
@@ -190,7 +195,9 @@ class Shard:
             await asyncio.to_thread(prepare, self.folder, plan, self._host.account)
         except NotReady as exc:
             return Failure(str(exc))
+        several = self.record.spec.nodes > 1
         await self._change(
+            carried_before=await asyncio.to_thread(self._host.carried) if several else {},
             started_boot_s=self._host.now_boot_s(),
             gpu_used_before_mib=used_before,
             load=plan.load,

@@ -19,7 +19,7 @@ from llmgw.agent.admission import Admission, InventorySource, Refused
 from llmgw.agent.ending import end_processes
 from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.held import engine_lives, held_shard
-from llmgw.agent.logs import LogError, read_piece
+from llmgw.agent.logs import LogError, LogPiece, read_piece
 from llmgw.agent.processes import ProcessInfo, boot_id, uncovered
 from llmgw.agent.run_folder import run_folder
 from llmgw.agent.scopes import Scopes
@@ -35,6 +35,7 @@ log = structlog.get_logger("agent")
 ENDED_KEPT_MAX = 50
 # Beside the ended ones, a registration holds at most 256 shards.
 LIVE_MAX = SHARDS_PER_NODE_MAX - ENDED_KEPT_MAX
+WARNINGS_MAX = 16
 ORPHANS_TERM_S = 2.0
 ORPHANS_WAIT_S = 15.0
 # The version of an answer for a shard that this agent has never seen: it comes after all that were ever said.
@@ -67,11 +68,13 @@ class Supervisor:
         account: Account | None = None,
         scopes: Scopes | None = None,
         refusal: str | None = None,
+        carried: Callable[[], dict[str, int]] = dict,
     ) -> None:
         """`adapter` gives an engine's adapter by its name and raises ValueError with a sentence.
 
         Engines run as `account` (None: as this process's user) and in `scopes` where there are any. `refusal` is
-        a sentence that says why nothing may be started at all; what runs is kept all the same.
+        a sentence that says why nothing may be started at all; what runs is kept all the same. `carried` reads
+        the data counters of the node's adapters.
         """
         self.work_dir = real_work_dir(config)
         self._store = SpecStore(Path(self.work_dir) / "shards")
@@ -97,6 +100,7 @@ class Supervisor:
             gpu_memory=gpu_memory,
             account=account,
             scopes=scopes,
+            carried=carried,
             now_boot_s=now_boot_s,
             changed=self._changed,
         )
@@ -107,7 +111,7 @@ class Supervisor:
         self._behind: set[asyncio.Future[None]] = set()
         self._gpu_memory = gpu_memory
         self._scopes = scopes
-        gpu_memory.attend(self._live_records)
+        gpu_memory.attend(self.live_records)
 
     def listen(self, listener: Callable[[str], None]) -> None:
         """Have `listener` told of every transition, by shard id."""
@@ -182,9 +186,18 @@ class Supervisor:
             text=piece.text,
         )
 
+    def live_records(self) -> list[ShardRecord]:
+        """The live shards as they stand. From any thread."""
+        # A copy first: another thread may ask while a shard begins or ends.
+        return [record for shard in list(self._shards.values()) if (record := shard.record).live]
+
+    def read_output(self, shard_id: str, offset: int) -> LogPiece:
+        """The next piece of what a shard's engine wrote. Blocking, from any thread. Raises LogError."""
+        return read_piece(self._store.folder(shard_id), "engine", offset=offset, lines=0)
+
     def ports_held(self) -> set[int]:
         """Ports of live shards, in use already or not yet. From any thread."""
-        return {port for record in self._live_records() for port in record.ports}
+        return {port for record in self.live_records() for port in record.ports}
 
     async def close(self) -> None:
         """Let go of everything and leave all processes running, for the next agent to adopt."""
@@ -227,10 +240,11 @@ class Supervisor:
             raise Refused(f"this node holds {len(self._shards)} shards already, which is the most it keeps")
         if not is_shard_id(record.spec.shard_id):
             raise Refused(f"{record.spec.shard_id!r} is not a shard id that can name a folder")
-        live = self._live_records()
+        live = self.live_records()
         record = await self._admission.equip(record, live, list(self._ended.values()))
         folder = self._store.folder(record.spec.shard_id)
         plan = await self._admission.plan(record, live, run_folder(folder))
+        record = msgspec.structs.replace(record, warnings=plan.warnings[:WARNINGS_MAX])
         try:
             await asyncio.to_thread(self._store.save, record)
         except OSError as exc:
@@ -292,7 +306,7 @@ class Supervisor:
         elif engine_lives(record):
             pass
         elif record.phase == "waiting" and not record.processes:
-            live = self._live_records()
+            live = self.live_records()
             try:
                 plan = await self._admission.plan(
                     record, live, run_folder(self._store.folder(record.spec.shard_id))
@@ -309,10 +323,6 @@ class Supervisor:
             )
         log.info("shard adopted", shard=record.spec.shard_id, phase=record.phase, reason=failure)
         self._begin(record, plan)
-
-    def _live_records(self) -> list[ShardRecord]:
-        # A copy first: another thread may ask while a shard begins or ends.
-        return [record for shard in list(self._shards.values()) if (record := shard.record).live]
 
     def _begin(self, record: ShardRecord, plan: LaunchPlan | None) -> None:
         shard = Shard(record, self._host, plan)
