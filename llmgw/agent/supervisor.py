@@ -20,7 +20,7 @@ from llmgw.agent.ending import end_processes
 from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.held import engine_lives, held_shard
 from llmgw.agent.logs import LogError, LogPiece, read_piece
-from llmgw.agent.processes import ProcessInfo, boot_id, uncovered
+from llmgw.agent.processes import ProcessIdentity, ProcessInfo, boot_id, is_alive, uncovered
 from llmgw.agent.run_folder import run_folder
 from llmgw.agent.scopes import Scopes
 from llmgw.agent.shard import Shard, ShardHost
@@ -177,7 +177,8 @@ class Supervisor:
         try:
             piece = await asyncio.to_thread(read_piece, folder, stream, offset=offset, lines=lines)
         except LogError as exc:
-            return LogChunk(request_id=request_id, shard_id=shard_id, error=str(exc))
+            error = self._removed_log(shard_id, stream) or str(exc)
+            return LogChunk(request_id=request_id, shard_id=shard_id, error=error)
         return LogChunk(
             request_id=request_id,
             shard_id=shard_id,
@@ -185,6 +186,17 @@ class Supervisor:
             next_offset=piece.next_offset,
             text=piece.text,
         )
+
+    def _removed_log(self, shard_id: str, stream: str) -> str | None:
+        """A sentence when the process that writes this stream runs, and its file is gone."""
+        shard = self._shards.get(shard_id)
+        for process in shard.record.processes if shard is not None else []:
+            if process.name == stream and is_alive(ProcessIdentity(process.pid, process.start_ticks)):
+                return (
+                    f"somebody removed the file that {stream} writes to, and what it said is lost; what it says "
+                    f"now can be read on the node at /proc/{process.pid}/fd/1 until it ends"
+                )
+        return None
 
     def live_records(self) -> list[ShardRecord]:
         """The live shards as they stand. From any thread."""
