@@ -176,7 +176,9 @@ def test_half_of_the_time_to_stop_is_for_streams_to_end() -> None:
     assert "--shutdown-timeout" not in plan(shard(stop_timeout_s=1.0)).engine.argv
 
 
-def test_a_source_may_be_a_folder_a_name_or_what_was_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_a_source_may_be_a_folder_a_name_or_what_was_fetched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert plan(shard(source="/models/x")).engine.argv[2] == "/models/x"
     assert plan(shard(source="./x")).engine.argv[2] == f"{tmp_path}/x"
