@@ -96,7 +96,8 @@ def test_over_ray_a_head_starts_first_and_a_worker_is_the_process_that_joins_it(
 
     worker = plan(of_two(1), OVER_RAY, address="10.0.0.6", http_port=None, extra_ports=ports[:6], **MEETING)
     assert worker.engine.argv[:7] == [
-        "/opt/vllm/bin/ray", "start", "--address", "10.0.0.5:21002", "--node-ip-address", "10.0.0.6", "--num-gpus",
+        "/opt/vllm/bin/ray", "start", "--address", "10.0.0.5:21002", "--node-ip-address", "10.0.0.6",
+        "--num-gpus",
     ]  # fmt: skip
     assert worker.engine.argv[-1] == "--block"
     assert worker.engine.env["VLLM_HOST_IP"] == "10.0.0.6"

@@ -194,9 +194,7 @@ def test_a_head_that_dies_ends_the_start_with_its_own_output(tmp_path: Path, bin
     async def test() -> None:
         async with node(tmp_path / "a", bin_dir, "127.0.0.1", "ray") as first:
             await first.start(shard(0, nodes=2, tensor_parallel=2, fabric="ib-a"))
-            async with asyncio.timeout(15):
-                while (held := (await first.held())[0]).phase != "failed":
-                    await asyncio.sleep(0.02)
+            held = await reach(first, "failed")
             assert held.reason is not None
             assert held.reason.startswith("ray ")
             assert "ray: ray: no space left on device" in held.output_tail

@@ -1,8 +1,8 @@
 """A program with vLLM's command line and manners, for tests: what it does on real machines was measured.
 
 It reads its arguments with argparse as vLLM does, refuses connections until its ranks have met and its model is
-"loaded", then serves. `/v1` wants the key of VLLM_API_KEY. A worker that is told to stop stops; a leader that ends
-tells nobody.
+"loaded", then serves. `/v1` wants the key of VLLM_API_KEY. A leader that ends tells
+its workers nothing.
 """
 
 from __future__ import annotations
