@@ -1,4 +1,6 @@
-"""vLLM's plans, carried out by the agent's own supervisor on a program with vLLM's command line and manners."""
+"""Plans for vLLM and SGLang, carried out by the agent's own supervisor on programs with their command lines and
+manners.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,10 @@ FABRIC = FabricOffer(name="ib-a", adapters=["mlx5_0:1", "mlx5_1:1"], usable=True
 
 @pytest.fixture
 def bin_dir(tmp_path: Path) -> Path:
-    """`vllm` and `ray` as programs."""
+    """`vllm`, `ray`, and a `sglang` that stands for the Python with SGLang, as programs."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in ("vllm", "ray"):
+    for name in ("vllm", "ray", "sglang"):
         program = folder / name
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{PROGRAMS / name}.py" "$@"\n')
         program.chmod(0o755)
@@ -50,7 +52,10 @@ async def node(folder: Path, bin_dir: Path, address: str, launch_mode: str = "mp
             "node_id": "node01",
             "server": "https://127.0.0.1:1",
             "mgmt_addr": address,
-            "engines": {"vllm": {"bin": str(bin_dir / "vllm"), "launch_mode": launch_mode}},
+            "engines": {
+                "vllm": {"bin": str(bin_dir / "vllm"), "launch_mode": launch_mode},
+                "sglang": {"python": str(bin_dir / "sglang")},
+            },
             "supervisor": {
                 "work_dir": str(folder),
                 "health_interval": "50ms",
@@ -117,18 +122,21 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(limited())
 
 
-def test_one_node_becomes_ready_by_a_token_and_answers_to_all_its_names(tmp_path: Path, bin_dir: Path) -> None:
+def test_one_node_becomes_ready_by_a_token_and_answers_to_all_its_names(
+    tmp_path: Path, bin_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def test() -> None:
         async with node(tmp_path / "w", bin_dir, "127.0.0.1") as one:
-            await one.start(shard(args=["--max-model-len", "4096"], env={"NCCL_DEBUG": "WARN"}))
+            await one.start(shard(args=["--max-model-len", "4096"], env={"VLLM_NO_USAGE_STATS": "0"}))
             held = await reach(one, "ready")
             what = started(tmp_path / "w")
-            key = what["env"].get("VLLM_API_KEY", "none")
+            key = what["env"]["VLLM_API_KEY"]
             for name in ("org/big", "big"):
                 body = {"model": name, "messages": []}
                 url = f"http://127.0.0.1:{held.http_port}/v1/chat/completions"
                 answer = http.post(url, json=body, headers={"authorization": f"Bearer {key}"})
                 assert answer.json()["model"] == name
+            assert "VLLM_NO_USAGE_STATS" in capsys.readouterr().out, "the agent's log tells what contradicts"
             assert what["env"]["HF_TOKEN"] == "hf_from_the_agent"
             assert "AWS_SECRET" not in what["env"]
             assert what["env"]["PATH"].split(":")[0] == str(bin_dir)
@@ -210,5 +218,34 @@ def test_a_spelling_that_argparse_would_take_never_reaches_it(tmp_path: Path, bi
             assert held.phase == "failed"
             assert "takes for --host" in (held.reason or "")
             assert not list((tmp_path / "w").glob("shards/*/**/started.json"))
+
+    run(test)
+
+
+def test_sglang_demands_the_key_of_its_file_and_what_it_prints_of_it_never_leaves_the_node(
+    tmp_path: Path, bin_dir: Path
+) -> None:
+    async def test() -> None:
+        async with node(tmp_path / "w", bin_dir, "127.0.0.1") as one:
+            await one.start(shard(engine="sglang", served_names=["big", "huge"]))
+            held = await reach(one, "ready")
+            url = f"http://127.0.0.1:{held.http_port}/v1/chat/completions"
+            assert http.post(url, json={"model": "big"}).status_code == 401
+            assert held.api_key is not None
+            headers = {"authorization": f"Bearer {held.api_key}"}
+            assert http.post(url, json={"model": "huge"}, headers=headers).json()["model"] == "huge"
+
+            (log,) = (tmp_path / "w").glob("shards/*/engine.log")
+            assert held.api_key in log.read_text(), "else this test shows nothing"
+            assert log.stat().st_mode & 0o077 == 0
+            piece = await one.read_log(request_id="1", shard_id="r1.0", stream="engine", offset=0, lines=0)
+            assert "server_args" in piece.text
+            assert held.api_key not in piece.text
+            assert held.engine_pid is not None
+            assert held.api_key not in Path(f"/proc/{held.engine_pid}/cmdline").read_text()
+            os.kill(held.engine_pid, signal.SIGKILL)
+            failed = await reach(one, "failed")
+            assert any("server_args" in line for line in failed.output_tail)
+            assert not any(held.api_key in line for line in failed.output_tail)
 
     run(test)
