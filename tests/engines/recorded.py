@@ -25,6 +25,14 @@ def flags(name: str) -> list[list[str]]:
     return [line.split() for line in path.read_text().splitlines()[1:] if line.strip()]
 
 
+def help_words(name: str) -> list[str]:
+    """Every word of a help text; skips where there is none."""
+    path = ENGINES / "help" / name
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    return path.read_text().split()
+
+
 def answer(engine: str, name: str) -> tuple[int, dict[str, str], bytes]:
     """(status, headers, body) of one recorded answer; skips where there is none."""
     path = ENGINES / "http" / engine / f"{name}.txt"

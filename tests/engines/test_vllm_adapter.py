@@ -11,6 +11,7 @@ from llmgw.config.agent import Engines, VllmEngine
 from llmgw.engines.base import LaunchPlan
 from llmgw.engines.registry import adapter
 from llmgw.messages.agent import Gpu, Rendezvous, ShardSpec
+from tests.engines.recorded import help_words
 from tests.engines.specs import context, spec
 
 ENGINES = Engines(vllm=VllmEngine(bin="/opt/vllm/bin/vllm"))
@@ -105,6 +106,16 @@ def test_over_ray_a_head_starts_first_and_a_worker_is_the_process_that_joins_it(
     assert adapter("vllm").extra_ports(of_two(0), context(of_two(0), OVER_RAY).config) == 7
     assert adapter("vllm").extra_ports(of_two(1), context(of_two(1), OVER_RAY).config) == 6
     assert adapter("vllm").extra_ports(of_two(0), context(of_two(0), ENGINES).config) == 0
+
+
+def test_rays_flags_are_in_its_own_help() -> None:
+    ports = list(range(21010, 21017))
+    node: dict[str, Any] = {"extra_ports": ports, **MEETING}
+    (head,) = plan(of_two(0), OVER_RAY, **node).sidecars
+    worker = plan(of_two(1), OVER_RAY, http_port=None, **node).engine
+    known = set(help_words("ray-start-help.txt"))
+    for process in (head, worker):
+        assert {word for word in process.argv if word.startswith("--")} <= known
 
 
 def test_over_ray_no_node_is_given_the_leaders_interfaces_or_key() -> None:
