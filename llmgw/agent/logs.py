@@ -40,8 +40,13 @@ def log_path(folder: Path, stream: str) -> Path:
     return folder / f"{stream}.log"
 
 
-def read_piece(folder: Path, stream: str, *, offset: int | None, lines: int) -> LogPiece:
-    """Read from `offset` (None: the last `lines` lines), at most 256 KiB. Raises LogError."""
+def read_piece(
+    folder: Path, stream: str, *, offset: int | None, lines: int, secret: str | None = None
+) -> LogPiece:
+    """Read from `offset` (None: the last `lines` lines), at most 256 KiB. Raises LogError.
+
+    `secret` is written as asterisks, one a byte: SGLang prints the key that it demands when it starts.
+    """
     path = log_path(folder, stream)
     with rotation.LOCK:
         try:
@@ -53,10 +58,12 @@ def read_piece(folder: Path, stream: str, *, offset: int | None, lines: int) -> 
         kept = rotation.kept(path, size)
         if offset is None:
             start, data = _last(kept, LOG_CHUNK_BYTES_MAX)
+            data = _without(secret, kept, start, data)
             cut = _start_of_last_lines(data, lines)
             start, data = start + cut, data[cut:]
         else:
             start, data = kept.read(offset, LOG_CHUNK_BYTES_MAX)
+            data = _without(secret, kept, start, data)
     data = _whole_characters(data)
     return LogPiece(offset=start, next_offset=start + len(data), text=data.decode("utf-8", "replace"))
 
@@ -69,10 +76,27 @@ def _last(kept: rotation.Kept, count: int) -> tuple[int, bytes]:
     return start, data
 
 
-def read_tail(folder: Path, stream: str, lines: int) -> list[str]:
-    """The last lines, at most 64 KiB, without colours and control characters; empty when there are none."""
+def _without(secret: str | None, kept: rotation.Kept, start: int, data: bytes) -> bytes:
+    """The bytes with the secret masked, also where it begins before them or ends after them."""
+    if not secret:
+        return data
+    word = secret.encode()
+    begin, before = kept.read(max(kept.begin, start - len(word) + 1), len(word) - 1)
+    before = before[: max(0, start - begin)]
+    if begin + len(before) != start:
+        before = b""  # what stood there is lost
+    follows, after = kept.read(start + len(data), len(word) - 1)
+    whole = before + data + (after if follows == start + len(data) else b"")
+    return whole.replace(word, b"*" * len(word))[len(before) : len(before) + len(data)]
+
+
+def read_tail(folder: Path, stream: str, lines: int, *, secret: str | None = None) -> list[str]:
+    """The last lines, at most 64 KiB, without colours and control characters; empty when there are none.
+
+    `secret` as in `read_piece`.
+    """
     try:
-        piece = read_piece(folder, stream, offset=None, lines=lines)
+        piece = read_piece(folder, stream, offset=None, lines=lines, secret=secret)
     except LogError:
         return []
     text = piece.text.encode()[-TAIL_BYTES_MAX:].decode("utf-8", "replace")

@@ -204,6 +204,8 @@ class Shard:
             load=plan.load,
             readiness=plan.readiness,
         )
+        for warning in plan.warnings:
+            log.warning("a shard starts otherwise than it seems", shard=self.record.spec.shard_id, what=warning)
         for process in [*plan.sidecars, plan.engine]:
             failure = await self._wait_before(process) or await self._spawn(process)
             if failure is not None:
@@ -422,10 +424,11 @@ class Shard:
         )
 
     def _tail(self, failure: Failure) -> list[str]:
-        tail = read_tail(self.folder, "engine", self._host.log_lines)
+        read = partial(read_tail, self.folder, secret=self.record.api_key)
+        tail = read("engine", self._host.log_lines)
         for path in sorted(self.folder.glob("*.log")):
             if path.stem != "engine" and failure.reason.startswith(path.stem + " "):
-                tail += [f"{path.stem}: {line}" for line in read_tail(self.folder, path.stem, 50)]
+                tail += [f"{path.stem}: {line}" for line in read(path.stem, 50)]
         return tail[-self._host.log_lines :]
 
     def _say_stopping(self, reason: str) -> None:

@@ -174,8 +174,11 @@ class Supervisor:
             error = f"this node holds no shard {shard_id!r} and keeps no output of it"
             return LogChunk(request_id=request_id, shard_id=shard_id, error=error)
         folder = self._store.folder(shard_id)
+        record = self._shards[shard_id].record if shard_id in self._shards else self._ended[shard_id]
         try:
-            piece = await asyncio.to_thread(read_piece, folder, stream, offset=offset, lines=lines)
+            piece = await asyncio.to_thread(
+                read_piece, folder, stream, offset=offset, lines=lines, secret=record.api_key
+            )
         except LogError as exc:
             error = self._removed_log(shard_id, stream) or str(exc)
             return LogChunk(request_id=request_id, shard_id=shard_id, error=error)
