@@ -24,6 +24,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from llmgw.agent.certificates import CertificateError, CertificateKeeper
 from llmgw.agent.conversation import Life, SystemClock
 from llmgw.agent.gpu_memory import GpuMemory
+from llmgw.agent.help_answers import HelpAnswers
 from llmgw.agent.https import HttpsTransport
 from llmgw.agent.inventory import InventoryReader
 from llmgw.agent.loop import AgentLoop
@@ -176,6 +177,7 @@ async def _run(config: AgentConfig) -> None:
         transport=transport,
         keeper=supervisor,
         inventory=inventory.fresh,
+        engine_help=HelpAnswers(config, os.environ),
         clock=SystemClock(),
         randomness=randomness,
         heartbeat_interval_s=config.heartbeat_interval,

@@ -1,4 +1,4 @@
-"""Holds command lines against a help text: which flags does the program take, and what was meant by the others."""
+"""Holds command lines against a help text: which flags the program takes, and what was meant by the others."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from llmgw.engines.help_rules import HelpRules
 from llmgw.engines.help_text import HelpText
 from llmgw.messages.admin import FlagCheck
 
+_COMPARED_CHARS_MAX = 100
 _NUMBER = re.compile(r"-\.?\d")
 
 
@@ -63,12 +64,14 @@ def _listed_as(flag: str, rules: HelpRules) -> list[str]:
 
 def nearest(flag: str, spellings: Iterable[str], rules: HelpRules) -> str | None:
     """The spelling that was most likely meant: one that the flag begins, else the one with the fewest edits."""
-    name = flag.partition("=")[0]
+    name = flag.partition("=")[0][:_COMPARED_CHARS_MAX]
     if rules.underscores:
         name = name.replace("_", "-")
     best: tuple[bool, int, str] | None = None
     for spelling in spellings:
         begins = len(name) > 3 and spelling.startswith(name)
+        if best is not None and not begins and (not best[0] or abs(len(name) - len(spelling)) > best[1]):
+            continue
         candidate = (not begins, _edits(name, spelling), spelling)
         best = candidate if best is None else min(best, candidate)
     return best[2] if best else None

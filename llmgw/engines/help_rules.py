@@ -21,9 +21,9 @@ class HelpRules:
     the version, where it is cheap enough to ask. `column` is where option lines begin; deeper ones are prose.
     A whole text begins with `opening`, ends with `closing` and lists about `options_known` options.
     `sentences`: its descriptions end as sentences do. `underscores`: `--a_b` is `--a-b`. `equals`: `--flag=value`
-    is taken. `dotted`: `--config.key` is taken where `--config` is. `glued` are short options that take their value
-    without a space, and the long one that they stand for. `unlisted_off`: a listed pair `--enable-x, --disable-x`
-    takes `--no-enable-x` too.
+    is taken. `dotted`: `--config.key` is taken where `--config` is. `glued` are short options that take their
+    value without a space, and the long one that they stand for. `unlisted_off`: a listed pair
+    `--enable-x, --disable-x` takes `--no-enable-x` too.
     """
 
     called: str

@@ -46,7 +46,7 @@ class HelpText:
 
 def read_help(text: str, rules: HelpRules) -> HelpText:
     """Read a help text, saved at any width. Raises NotHelpError with a sentence when it is none."""
-    text = _ESCAPES.sub("", text).replace("\r\n", "\n").expandtabs()
+    text = without_colours(text).replace("\r\n", "\n").expandtabs()
     lines: dict[str, str] = {}
     removed: dict[str, str] = {}
     options = list(_options(text, rules))
@@ -68,6 +68,11 @@ def read_help(text: str, rules: HelpRules) -> HelpText:
         version=version[1] if version else None,
         truncated=_truncated(text, rules, options, {*lines, *removed}),
     )
+
+
+def without_colours(text: str) -> str:
+    """Text without escape sequences."""
+    return _ESCAPES.sub("", text)
 
 
 def _options(text: str, rules: HelpRules) -> Iterator[tuple[str, str]]:
@@ -102,7 +107,7 @@ def _spellings(header: str, rules: HelpRules) -> list[str]:
 
 
 def _unlisted(spellings: list[str], rules: HelpRules) -> list[str]:
-    """vLLM 0.33 shows `--enable-x, --disable-x`, where 0.32 showed `--enable-x, --no-enable-x`, and takes both."""
+    """vLLM 0.33 lists `--enable-x, --disable-x` where 0.32 listed `--enable-x, --no-enable-x`; it takes both."""
     if not rules.unlisted_off:
         return []
     names = [spelling.removeprefix("--enable-") for spelling in spellings if spelling.startswith("--enable-")]

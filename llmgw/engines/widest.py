@@ -55,7 +55,7 @@ def program_of(process: ProcessPlan, adapter: EngineAdapter) -> str:
 
 
 def widest_commands(adapter: EngineAdapter, program: str | None = None) -> list[ProcessPlan]:
-    """Every process that the adapter plans over all settings, tasks, sources, shapes and ranks; each form once."""
+    """Every process that the adapter plans for all settings, tasks, sources, shapes and ranks, each form once."""
     found: dict[tuple[str, ...], ProcessPlan] = {}
     for config, (spec, model_path) in itertools.product(_configs(adapter, program), _specs(adapter.name)):
         for key, adapters in itertools.product(("key", None), (["mlx5_0:1", "mlx5_1:1"], [])):
