@@ -55,20 +55,22 @@ def ask_engine(
     program: str,
     env: Mapping[str, str],
     *,
+    rules: HelpRules | None = None,
     limit_s: float = HELP_LIMIT_S,
     stop: threading.Event | None = None,
 ) -> EngineTexts:
     """The texts of the engine whose program (or interpreter) is `program`. Takes at most `limit_s`.
 
-    `env` is what the programs run with, beside what makes their texts wide and plain. Raises HelpError, also
-    when `stop` is set meanwhile. A program beside it that is not installed is left out.
+    `rules` default to those of the adapter's own form. `env` is what the programs run with, beside what makes
+    their texts wide and plain. Raises HelpError, also when `stop` is set meanwhile. A program beside it that is
+    not installed is left out.
     """
     env = {**env, "COLUMNS": str(HELP_COLUMNS), "NO_COLOR": "1", "PYTHON_COLORS": "0", "TERM": "dumb"}
     problem = not_startable(program, env.get("PATH"))
     if problem is not None:
         raise HelpError(problem)
     asking = _Asking(env, time.monotonic() + limit_s, limit_s, stop)
-    rules = help_rules(adapter.name)
+    rules = rules or help_rules(adapter.name)
     with ThreadPoolExecutor() as pool:
         beside = {
             name: pool.submit(asking.help_beside, path, help_rules(name))

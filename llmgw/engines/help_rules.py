@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 HELP_COLUMNS = 300
 """argparse and Click wrap at $COLUMNS; at 80 they also break names in prose at their hyphens."""
@@ -17,18 +17,23 @@ HELP_COLUMNS = 300
 class HelpRules:
     """One program's help. `called` is what people call the program.
 
-    `ask` follows the program (and what its command line begins with) and prints everything; `ask_version` prints
-    the version, where it is cheap enough to ask. `column` is where option lines begin; deeper ones are prose.
-    A whole text begins with `opening`, ends with `closing` and lists about `options_known` options.
-    `sentences`: its descriptions end as sentences do. `underscores`: `--a_b` is `--a-b`. `equals`: `--flag=value`
-    is taken. `dotted`: `--config.key` is taken where `--config` is. `glued` are short options that take their
-    value without a space, and the long one that they stand for. `unlisted_off`: a listed pair
-    `--enable-x, --disable-x` takes `--no-enable-x` too.
+    `ask` follows the program (or interpreter) and prints everything; all of it but its last word begins the
+    command lines of shards, too. `ask_version` prints the version. `ask_program` and `ask_program_version` are
+    the same for the engine's own program, where shards run by the interpreter.
+
+    `column` is where option lines begin; deeper ones are prose. A whole text begins with `opening`, ends with
+    `closing` and lists about `options_known` options. `sentences`: its descriptions end as sentences do.
+
+    `underscores`: `--a_b` is `--a-b`. `equals`: `--flag=value` is taken. `dotted`: `--config.key` is taken where
+    `--config` is. `glued` are short options that take their value without a space, and the long one that they
+    stand for. `unlisted_off`: a listed pair `--enable-x, --disable-x` takes `--no-enable-x` too.
     """
 
     called: str
     ask: tuple[str, ...]
     ask_version: tuple[str, ...] | None = None
+    ask_program: tuple[str, ...] | None = None
+    ask_program_version: tuple[str, ...] | None = None
     version_in_text: str | None = None
     column: int
     opening: str
@@ -63,6 +68,8 @@ _RULES: dict[str, HelpRules] = {
         ask=("-m", "sglang.launch_server", "--help"),
         # Not asked of SGLang itself, which imports torch to say it.
         ask_version=("-c", "import importlib.metadata as m; print(m.version('sglang'))"),
+        ask_program=("serve", "--help"),
+        ask_program_version=("version",),
         column=2,
         opening=r"^usage: ",
         options_known=530,
@@ -84,6 +91,8 @@ _RULES: dict[str, HelpRules] = {
         called="llmgw sim engine",
         ask=("-m", "llmgw", "sim", "engine", "--help"),
         ask_version=("-m", "llmgw", "version"),
+        ask_program=("sim", "engine", "--help"),
+        ask_program_version=("version",),
         column=2,
         opening=r"^Usage: ",
         closing=r"^  .*--help .*\n\Z",
@@ -107,6 +116,13 @@ def help_rules(program: str) -> HelpRules:
     Raises KeyError for a program that nothing is known of.
     """
     return _RULES[program]
+
+
+def program_rules(rules: HelpRules) -> HelpRules:
+    """The same, asked of the engine's own program instead of the interpreter that has it."""
+    if rules.ask_program is None:
+        return rules
+    return replace(rules, ask=rules.ask_program, ask_version=rules.ask_program_version)
 
 
 def version_in(output: str) -> str | None:

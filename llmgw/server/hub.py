@@ -241,7 +241,7 @@ class Hub:
         )
 
     async def read_engine_help(self, node_id: str, engine: str, timeout_s: float) -> EngineHelp:
-        """Ask a node for the help text of one of its engines. Raises HubError, 501 for an agent too old for it."""
+        """Ask a node for the help text of one of its engines. Raises HubError, 501 for too old an agent."""
         node = self.fleet.nodes.get(node_id)
         # A node without a session gets the other sentence: what its agent can do is known by its registration.
         if node is not None and node.session is not None and "engine_help" not in node.features:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,7 @@ from llmgw.config.errors import SentenceError
 if TYPE_CHECKING:
     from llmgw.engines.base import EngineAdapter
     from llmgw.engines.engine_check import Checked
+    from llmgw.engines.help_rules import HelpRules
     from llmgw.messages.admin import EngineCheck
 
 app = typer.Typer()
@@ -76,8 +78,8 @@ def engine_check(
 ) -> None:
     """Check that an engine takes every flag that llmgw would give it, by its own help.
 
-    Runs the engine's program on this host, unless told otherwise. Exit 0: all are taken, 1: some are missing, 2: it
-    cannot be told.
+    Runs the engine's program on this host, unless told otherwise. Exit 0: all are taken, 1: some are missing,
+    2: it cannot be told.
     """
     sources = {"--bin": bin_, "--python": python, "--help-file": help_file, "--node": node}
     given = [name for name, value in sources.items() if value is not None]
@@ -141,36 +143,39 @@ def _check_here(
 
     if help_file is not None:
         return check_engine(adapter, _read_help_file(help_file), args=args)
-    program = _program(adapter, bin_, python)
-    texts = ask_engine(adapter, program, os.environ, limit_s=timeout_s or HELP_LIMIT_S)
+    program, rules = _program(adapter, bin_, python)
+    texts = ask_engine(adapter, program, os.environ, rules=rules, limit_s=timeout_s or HELP_LIMIT_S)
     return check_engine(adapter, texts.text, sidecars=texts.sidecars, version=texts.version, args=args)
 
 
-def _program(adapter: EngineAdapter, bin_: str | None, python: str | None) -> str:
-    """The program or interpreter to run: what was named, else what this host's agent would run, else the default."""
+def _program(adapter: EngineAdapter, bin_: str | None, python: str | None) -> tuple[str, HelpRules]:
+    """What to run, and how it is asked: what was named, else what this host's agent runs, else the default."""
     from llmgw.cli.agent import DEFAULT_PATHS
-    from llmgw.config.agent import AgentConfig
     from llmgw.config.load import load_agent_config
-    from llmgw.engines.help_rules import help_rules
+    from llmgw.engines.help_rules import help_rules, program_rules
 
-    by_interpreter = help_rules(adapter.name).ask[0] == "-m"
-    if python is not None and not by_interpreter:
-        return _beside(python, adapter)
-    if bin_ is not None or python is not None:
-        return bin_ or python or ""
+    rules = help_rules(adapter.name)
+    if bin_ is not None:
+        return bin_, program_rules(rules)
+    if python is not None:
+        return (python if rules.ask_program else _beside(python, adapter)), rules
     path = next((path for path in DEFAULT_PATHS if path.exists()), None)
     if path is not None:
         config = load_agent_config(path, os.environ)
         if adapter.offered(config):
-            return adapter.program(config)
+            return adapter.program(config), rules
+    return _default_program(adapter), rules
+
+
+def _default_program(adapter: EngineAdapter) -> str:
+    from llmgw.config.agent import AgentConfig
+
     return adapter.program(AgentConfig(node_id="here", server="https://here"))
 
 
 def _beside(python: str, adapter: EngineAdapter) -> str:
     """The engine's program in the environment of an interpreter."""
-    from llmgw.config.agent import AgentConfig
-
-    name = adapter.program(AgentConfig(node_id="here", server="https://here"))
+    name = _default_program(adapter)
     where = shutil.which(python)
     if where is None:
         raise CannotTellError(f"there is no program {python}; give the path of the interpreter to --python")
@@ -241,7 +246,7 @@ def _print(check: EngineCheck) -> None:
     words = {True: "ok", False: "missing", None: "unknown"}
     rows = []
     for each in sorted(check.flags, key=lambda each: each.ok is True):
-        said = cells.text(each.line or "")
+        said = re.sub(r"\s{2,}", "  ", cells.text(each.line or ""))
         said = said if len(said) <= LINE_CHARS_MAX else said[: LINE_CHARS_MAX - 1] + "…"
         if each.ok is False:
             meant = f"did you mean {each.nearest}?" if each.nearest else "the help lists nothing like it"
