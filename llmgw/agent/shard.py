@@ -187,7 +187,7 @@ class Shard:
             readiness=plan.readiness,
         )
         for process in [*plan.sidecars, plan.engine]:
-            failure = await self._spawn(process)
+            failure = await self._wait_before(process) or await self._spawn(process)
             if failure is not None:
                 return failure
             if self._first_exit.done():
@@ -202,20 +202,50 @@ class Shard:
         assert spec.rendezvous is not None
         host, port = spec.rendezvous.host, spec.rendezvous.port
         deadline = self.record.received_boot_s + spec.rendezvous_timeout_s
+        if await self._takes_connections(host, port, deadline):
+            return None
+        return Failure(
+            f"the leader did not open its rendezvous port {join_host_port(host, port)} within "
+            f"{spec.rendezvous_timeout_s:g} s; see rank 0's log, and whether a firewall stands between"
+        )
+
+    async def _wait_before(self, process: ProcessPlan) -> Failure | None:
+        """Until the port that this process needs is open; one before it opens it, or has ended."""
+        port = process.waits_for
+        if port is None:
+            return None
+        within_s = self.record.spec.rendezvous_timeout_s
+        open_ = asyncio.create_task(
+            self._takes_connections(port.host, port.port, self._host.now_boot_s() + within_s)
+        )
+        try:
+            first: set[asyncio.Future[Any]] = {open_, self._first_exit}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if self._first_exit.done():
+                exit_ = self._first_exit.result()
+                return Failure(exit_.sentence())
+            if open_.result():
+                return None
+        finally:
+            open_.cancel()
+            await asyncio.gather(open_, return_exceptions=True)
+        where = join_host_port(port.host, port.port)
+        return Failure(
+            f"nothing opened {where} for {process.name} within {within_s:g} s; see the shard's other logs"
+        )
+
+    async def _takes_connections(self, host: str, port: int, deadline_boot_s: float) -> bool:
+        """True as soon as the port does, False when the time is over."""
         while True:
             try:
-                async with asyncio.timeout(max(0.1, min(10.0, deadline - self._host.now_boot_s()))):
+                async with asyncio.timeout(max(0.1, min(10.0, deadline_boot_s - self._host.now_boot_s()))):
                     _, writer = await asyncio.open_connection(host, port)
                 writer.close()
-                return None
+                return True
             except (OSError, TimeoutError):
                 pass
-            if self._host.now_boot_s() >= deadline:
-                where = join_host_port(host, port)
-                return Failure(
-                    f"the leader did not open its rendezvous port {where} within "
-                    f"{spec.rendezvous_timeout_s:g} s; see rank 0's log, and whether a firewall stands between"
-                )
+            if self._host.now_boot_s() >= deadline_boot_s:
+                return False
             await asyncio.sleep(min(RENDEZVOUS_LOOK_S, self._host.health_interval_s))
 
     async def _spawn(self, plan: ProcessPlan) -> Failure | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from llmgw.config.agent import AgentConfig
-from llmgw.messages.agent import Gpu, ShardSpec
+from llmgw.messages.agent import Gpu, Rendezvous, ShardSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,11 +18,14 @@ class LaunchContext:
 
     `address` is the node's management address (engines listen there and nowhere else), `gpus` are the shard's
     GPUs in the spec's order, `adapters` the usable ports of the shard's fabric as `mlx5_0:1`, `work_dir` the
-    shard's own folder. `http_port` is set on rank 0. `rendezvous_host`/`rendezvous_port` are where the leader
-    waits for workers: on rank 0 its own, on workers the leader's; None on replicas of one node.
-    `extra_ports` are the free ports of the range that `EngineAdapter.extra_ports` asked for. `model_path` is where
-    the agent put a source that it fetched (None: the source is the engine's to find). `api_key` is the key that
-    the engine demands of whoever talks to it (rank 0 only; None: it demands none).
+    folder that the shard's processes run in and that the plan's files lie in. `nearest` says which adapters are
+    near a GPU (UUID → adapters such as `mlx5_0`, nearest first; a GPU that is missing: not known), `gid_indexes`
+    which entry of its GID table each RoCE port among `adapters` should use (None: it has none that others reach);
+    InfiniBand ports are not in it. `http_port` is set on rank 0. `rendezvous_host`/`rendezvous_port` are where
+    the leader waits for workers: on rank 0 its own, on workers the leader's; None on replicas of one node.
+    `extra_ports` are the free ports of the range that `EngineAdapter.extra_ports` asked for. `model_path` is
+    where the agent put a source that it fetched (None: the source is the engine's to find). `api_key` is the key
+    that the engine demands of whoever talks to it (rank 0 only; None: it demands none).
     `base_env` is the agent's own environment, of which adapters pass on only what engines need.
     """
 
@@ -31,23 +34,29 @@ class LaunchContext:
     gpus: list[Gpu]
     work_dir: str
     adapters: list[str] = field(default_factory=list)
+    nearest: dict[str, list[str]] = field(default_factory=dict)
+    gid_indexes: dict[str, int | None] = field(default_factory=dict)
     mgmt_interface: str | None = None
     http_port: int | None = None
     rendezvous_host: str | None = None
     rendezvous_port: int | None = None
     extra_ports: list[int] = field(default_factory=list)
     model_path: str | None = None
-    api_key: str | None = None
-    base_env: dict[str, str] = field(default_factory=dict)
+    api_key: str | None = field(default=None, repr=False)
+    base_env: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessPlan:
-    """One process: its name (also of its log file), command line and whole environment."""
+    """One process: its name (also of its log file), command line and whole environment, which may hold secrets.
+
+    With `waits_for` it is started once that port takes connections: the process before it opens it.
+    """
 
     name: str
     argv: list[str]
-    env: dict[str, str]
+    env: dict[str, str] = field(repr=False)
+    waits_for: Rendezvous | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,17 +64,20 @@ class PlanFile:
     """A file that must be there before anything starts; 0600, since it may carry a secret. `path` is absolute."""
 
     path: str
-    content: str
+    content: str = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HttpCheck:
-    """A request and what proves success: any 2xx answer whose body is JSON without an `error` key."""
+    """A request and what proves success: any 2xx answer whose body is JSON without an `error` key.
+
+    `headers` may carry the engine's key, and stay out of what is printed.
+    """
 
     method: str
     path: str
     body: bytes | None = None
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict, repr=False)
     timeout_s: float = 10.0
 
 
@@ -131,10 +143,23 @@ INHERITED_ENV = (
     "TMPDIR",
     "LD_LIBRARY_PATH",
     "CUDA_HOME",
-    "HF_HOME",
-    "HF_TOKEN",
-    "HF_HUB_OFFLINE",
+    "XDG_CACHE_HOME",
     "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    # Where models come from: the hub, its mirror, its token, and the proxy on the way there.
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_ENDPOINT",
+    "HF_TOKEN",
+    "HF_TOKEN_PATH",
+    "HF_HUB_OFFLINE",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
 )
 
 

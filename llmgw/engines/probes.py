@@ -6,6 +6,7 @@ A 200 from `/health` proves nothing: engines say it with a dead core, and before
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from llmgw.engines.base import HttpCheck
 
@@ -51,3 +52,10 @@ def one_token_check(task: str, model: str) -> HttpCheck:
         headers={"content-type": "application/json"},
         timeout_s=PROBE_TIMEOUT_S,
     )
+
+
+def with_key(check: HttpCheck, key: str | None) -> HttpCheck:
+    """The same request from somebody who knows the engine's key; None is an engine that demands none."""
+    if key is None:
+        return check
+    return replace(check, headers={**check.headers, "authorization": f"Bearer {key}"})

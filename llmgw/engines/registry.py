@@ -5,9 +5,13 @@ from __future__ import annotations
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import EngineAdapter
 from llmgw.engines.llamacpp import LlamacppAdapter
+from llmgw.engines.sglang import SglangAdapter
 from llmgw.engines.sim import SimAdapter
+from llmgw.engines.vllm import VllmAdapter
 
-_ADAPTERS: dict[str, EngineAdapter] = {each.name: each for each in (LlamacppAdapter(), SimAdapter())}
+_ADAPTERS: dict[str, EngineAdapter] = {
+    each.name: each for each in (LlamacppAdapter(), SglangAdapter(), SimAdapter(), VllmAdapter())
+}
 
 
 def adapter(name: str) -> EngineAdapter:

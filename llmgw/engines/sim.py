@@ -9,9 +9,15 @@ import sys
 
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import HttpCheck, LaunchContext, LaunchPlan, ProcessPlan, inherited_env
-from llmgw.engines.overrides import refused_args, refused_env
-from llmgw.engines.probes import one_token_check
+from llmgw.engines.command_line import Reading
+from llmgw.engines.networks import REFUSED_NETWORK_ENV, network_env, network_problems
+from llmgw.engines.overrides import merge_env, refused_args, refused_env, secret_warnings
+from llmgw.engines.parallelism import rank_problems
+from llmgw.engines.probes import one_token_check, with_key
 from llmgw.messages.agent import ShardSpec
+
+# Click takes `--flag=value`, and neither abbreviations nor underscores.
+READING = Reading(equals=True)
 
 _TASKS = ("chat", "completion", "embedding")
 
@@ -21,7 +27,7 @@ _OWN_ENV = ("PYTHONPATH", "VIRTUAL_ENV", "LLMGW_SIM_HARDWARE")
 
 _ADDRESS = "the agent chooses where an engine listens"
 _REPLICA = "the control plane decides a replica's shape and names"
-_REFUSED_ARGS = {
+REFUSED_ARGS = {
     "--host": _ADDRESS,
     "--port": _ADDRESS,
     "--served-name": _REPLICA,
@@ -40,7 +46,7 @@ class SimAdapter:
 
     name = "sim"
     progress_counters: tuple[str, ...] = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
-    takes_key = False
+    takes_key = True
 
     def offered(self, config: AgentConfig) -> bool:
         """True when `engines.sim.enabled` is set."""
@@ -62,8 +68,10 @@ class SimAdapter:
                 f"the simulated engine does not do the task {spec.task!r} of model {spec.model!r}; "
                 f"it does {', '.join(_TASKS)}: change the model's task or its engine"
             )
-        sentences += refused_args(spec.args, _REFUSED_ARGS)
-        sentences += refused_env(spec.env)
+        sentences += rank_problems(spec)
+        sentences += refused_args(spec.args, REFUSED_ARGS, READING)
+        sentences += refused_env(spec.env, REFUSED_NETWORK_ENV)
+        sentences += network_problems(spec, context)
         return sentences
 
     def plan(self, spec: ShardSpec, context: LaunchContext) -> LaunchPlan:
@@ -89,15 +97,22 @@ class SimAdapter:
             argv += ["--rendezvous-timeout-s", f"{spec.rendezvous_timeout_s:g}"]
         argv += spec.args
 
+        networks, warnings = network_env(spec, context) if spec.nodes > 1 else ({}, [])
+        theirs = {name: value for name, value in spec.env.items() if name != "NCCL_IB_HCA" or spec.nodes == 1}
+        merged, contradictions = merge_env(networks, theirs)
         env = inherited_env(context.base_env)
         env |= {key: context.base_env[key] for key in _OWN_ENV if key in context.base_env}
-        env |= spec.env
+        env |= merged
+        if context.api_key is not None:
+            env["LLMGW_SIM_API_KEY"] = context.api_key
         env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in context.gpus)
         engine = ProcessPlan(name="engine", argv=argv, env=env)
+        warnings = [*contradictions, *warnings, *secret_warnings(spec.env)]
         if spec.rank > 0:
-            return LaunchPlan(engine=engine)
+            return LaunchPlan(engine=engine, warnings=warnings)
         return LaunchPlan(
             engine=engine,
-            load=HttpCheck(method="GET", path="/v1/models", timeout_s=5.0),
-            readiness=one_token_check(spec.task, spec.served_names[0]),
+            load=with_key(HttpCheck(method="GET", path="/v1/models", timeout_s=5.0), context.api_key),
+            readiness=with_key(one_token_check(spec.task, spec.served_names[0]), context.api_key),
+            warnings=warnings,
         )

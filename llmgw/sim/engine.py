@@ -47,7 +47,7 @@ class _Process:
         self._held = held
         metrics = Metrics(model=options.served_names[0] if options.served_names else "", kv_tokens=KV_TOKENS)
         self._core = Core(options.faults, metrics, options.max_num_seqs)
-        self._server = HttpServer(Api(options, surroundings.shard, self._core, say).handle)
+        self._server = HttpServer(Api(options, surroundings, self._core, say).handle)
         self._told_to_stop = asyncio.Event()
 
     async def main(self) -> int:

@@ -7,14 +7,15 @@ import json
 import struct
 import time
 from collections.abc import Awaitable, Callable
+from hmac import compare_digest
 from typing import Any
 
 from llmgw import __version__
 from llmgw.sim.engine_core import Core
 from llmgw.sim.engine_faults import FaultError
 from llmgw.sim.engine_generate import GenerationRunner
-from llmgw.sim.engine_http import Exchange
-from llmgw.sim.engine_options import Options
+from llmgw.sim.engine_http import Exchange, Request
+from llmgw.sim.engine_options import Options, Surroundings
 from llmgw.sim.engine_requests import ApiError, Fields, Generation, prompts_of, read_chat, read_completion
 from llmgw.sim.engine_text import EMBEDDING_DIMENSIONS, count_tokens, embed
 
@@ -24,12 +25,15 @@ Route = Callable[[Exchange], Awaitable[None]]
 class Api:
     """Answers requests; `log` gets one line for each POST."""
 
-    def __init__(self, options: Options, speaker: str, core: Core, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, options: Options, surroundings: Surroundings, core: Core, log: Callable[[str], None]
+    ) -> None:
         self._options = options
+        self._api_key = surroundings.api_key
         self._core = core
         self._log = log
         self._created = int(time.time())
-        self._runner = GenerationRunner(core, speaker, options.answer_tokens)
+        self._runner = GenerationRunner(core, surroundings.shard, options.answer_tokens)
         self._routes: dict[str, dict[str, Route]] = {
             "/health": {"GET": self._health},
             "/version": {"GET": self._version},
@@ -48,7 +52,9 @@ class Api:
             if request.refused is not None:
                 raise ApiError(*request.refused)
             methods = self._routes.get(request.path)
-            if methods is None:
+            if not self._authorized(request):
+                respond_json(exchange, 401, {"error": "Unauthorized"})
+            elif methods is None:
                 respond_json(exchange, 404, {"detail": "Not Found"})
             elif request.method not in methods:
                 headers = {"allow": ", ".join(methods)}
@@ -62,6 +68,13 @@ class Api:
         finally:
             if request.method == "POST":
                 self._log(f'"{request.method} {request.path} HTTP/1.1" {exchange.status or "no answer"}')
+
+    def _authorized(self, request: Request) -> bool:
+        """Like vLLM, the key guards `/v1` and nothing else."""
+        if self._api_key is None or not request.path.startswith("/v1/"):
+            return True
+        given = request.headers.get("authorization", "")
+        return compare_digest(given.encode(), f"Bearer {self._api_key}".encode())
 
     async def _health(self, exchange: Exchange) -> None:
         exchange.respond(200, b"")

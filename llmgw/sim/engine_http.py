@@ -22,6 +22,7 @@ KEEP_ALIVE_S = 5.0  # as uvicorn's, and so vLLM's
 _REASONS = {
     200: "OK",
     400: "Bad Request",
+    401: "Unauthorized",
     404: "Not Found",
     405: "Method Not Allowed",
     413: "Content Too Large",

@@ -52,6 +52,8 @@ class Surroundings:
     """`CUDA_VISIBLE_DEVICES`."""
     hardware: str | None
     """`LLMGW_SIM_HARDWARE`: the folder of the simulated node whose GPU memory is taken."""
+    api_key: str | None = field(default=None, repr=False)
+    """`LLMGW_SIM_API_KEY`: what requests to `/v1/…` must carry."""
 
 
 def read_surroundings(environment: dict[str, str] | None = None) -> Surroundings:
@@ -61,4 +63,5 @@ def read_surroundings(environment: dict[str, str] | None = None) -> Surroundings
         shard=env.get("LLMGW_SHARD") or "no-shard",
         gpu_uuids=[part for part in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if part],
         hardware=env.get("LLMGW_SIM_HARDWARE") or None,
+        api_key=env.get("LLMGW_SIM_API_KEY") or None,
     )
