@@ -18,7 +18,7 @@ from llmgw.config.errors import SentenceError
 from llmgw.engines.base import EngineAdapter
 from llmgw.engines.help_rules import HELP_COLUMNS, HelpRules, help_rules, version_in
 from llmgw.engines.help_text import NotHelpError, read_help, without_colours
-from llmgw.engines.widest import program_of, widest_commands
+from llmgw.engines.widest import widest_commands
 from llmgw.hardware.programs import (
     NoProgramError,
     ProgramError,
@@ -177,15 +177,11 @@ def not_startable(program: str, path: str | None) -> str | None:
 def _sidecars(adapter: EngineAdapter, program: str, path: str | None) -> dict[str, str]:
     """Programs that replicas may start beside the engine, by name, and where those that are installed are."""
     found = {}
-    for process in widest_commands(adapter, program):
-        name = program_of(process, adapter)
-        if name != adapter.name and name not in found:
-            named = process.argv[0]
-            beside = os.path.join(os.path.dirname(shutil.which(program, path=path) or program), name)
-            for candidate in (named, beside):
-                if (where := shutil.which(candidate, path=path)) is not None:
-                    found[name] = where
-                    break
+    for name, commands in widest_commands(adapter, program).items():
+        beside = os.path.join(os.path.dirname(shutil.which(program, path=path) or program), name)
+        for candidate in (commands[0][0], beside) if name != adapter.name else ():
+            if name not in found and (where := shutil.which(candidate, path=path)) is not None:
+                found[name] = where
     return found
 
 

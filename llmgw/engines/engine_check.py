@@ -35,15 +35,15 @@ def check_engine(
     and could not be asked. Those that are not in it are not checked. `version` is what the engine said of itself;
     else it is looked for in the text. Raises NotHelpError when `text` is nobody's help.
     """
-    ours = widest_flags(adapter)
+    ours = widest_flags(adapter)  # type: ignore[arg-type]  # a Protocol does not say that it can be hashed
     rules = help_rules(adapter.name)
     known = read_help(text, rules)
-    flags = list(dict.fromkeys([*ours.pop(adapter.name), *flags_in(args, rules)]))
+    flags = list(dict.fromkeys([*ours[adapter.name], *flags_in(args, rules)]))
     found = check_flags(flags, known, rules)
     doubts = [] if known.truncated is None else [_doubt(rules.called, known.truncated)]
-    for program, wanted in ours.items():
-        if program in (sidecars or {}):
-            verdicts, doubt = _check_sidecar(program, wanted, (sidecars or {})[program])
+    for program, help_text in (sidecars or {}).items():
+        if program in ours and program != adapter.name:
+            verdicts, doubt = _check_sidecar(program, ours[program], help_text)
             found += verdicts
             doubts += [doubt] if doubt else []
     verdicts_ok = [each.ok for each in found]
@@ -59,7 +59,7 @@ def check_engine(
     )
 
 
-def _check_sidecar(program: str, flags: list[str], text: str | None) -> tuple[list[FlagCheck], str | None]:
+def _check_sidecar(program: str, flags: Sequence[str], text: str | None) -> tuple[list[FlagCheck], str | None]:
     rules = help_rules(program)
     unknown = [FlagCheck(flag=f"{rules.called} {flag}", ok=None) for flag in flags]
     if text is None:

@@ -23,7 +23,7 @@ def flags_in(argv: Sequence[str], rules: HelpRules) -> list[str]:
         if arg == "--":
             break
         if len(arg) > 1 and arg.startswith("-") and not _NUMBER.match(arg):
-            flags.setdefault(arg.partition("=")[0] if rules.equals else arg)
+            flags.setdefault(arg.partition("=")[0] if rules.reading.equals else arg)
     return list(flags)
 
 
@@ -51,21 +51,23 @@ def _check(flag: str, text: HelpText, rules: HelpRules) -> FlagCheck:
 
 def _listed_as(flag: str, rules: HelpRules) -> list[str]:
     """The spellings that the help would show for a flag that the parser takes."""
-    name = flag
-    if rules.underscores and name.startswith("--"):
-        head, dot, rest = name.partition(".")
-        name = head.replace("_", "-") + dot + rest
-    spellings = [name]
-    if rules.dotted and "." in name:
-        spellings.append(name.partition(".")[0])
-    spellings += [long for short, long in rules.glued.items() if re.fullmatch(rf"{re.escape(short)}\d*", name)]
-    return spellings
+    name, dot, rest = flag.partition(".") if rules.reading.dotted else (flag, "", "")
+    if rules.reading.underscores and name.startswith("--"):
+        name = name.replace("_", "-")
+    spellings = [name + dot + rest]
+    if dot:
+        spellings.append(name)
+    letter = name[:2]
+    if rules.reading.abbreviations and not name.startswith("--"):
+        # A value may be joined to an option of one letter: `-n2`.
+        spellings.append(letter)
+    return [*spellings, *(long for short, long in rules.unlisted.items() if letter == short)]
 
 
 def nearest(flag: str, spellings: Iterable[str], rules: HelpRules) -> str | None:
     """The spelling that was most likely meant: one that the flag begins, else the one with the fewest edits."""
     name = flag.partition("=")[0][:_COMPARED_CHARS_MAX]
-    if rules.underscores:
+    if rules.reading.underscores:
         name = name.replace("_", "-")
     best: tuple[bool, int, str] | None = None
     for spelling in spellings:

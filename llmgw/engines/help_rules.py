@@ -9,6 +9,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from llmgw.engines import llamacpp, sglang, vllm_flags
+from llmgw.engines.command_line import Reading
+
 HELP_COLUMNS = 300
 """argparse and Click wrap at $COLUMNS; at 80 they also break names in prose at their hyphens."""
 
@@ -24,9 +27,9 @@ class HelpRules:
     `column` is where option lines begin; deeper ones are prose. A whole text begins with `opening`, ends with
     `closing` and lists about `options_known` options. `sentences`: its descriptions end as sentences do.
 
-    `underscores`: `--a_b` is `--a-b`. `equals`: `--flag=value` is taken. `dotted`: `--config.key` is taken where
-    `--config` is. `glued` are short options that take their value without a space, and the long one that they
-    stand for. `unlisted_off`: a listed pair `--enable-x, --disable-x` takes `--no-enable-x` too.
+    `reading` is how the parser reads what is listed. `unlisted` are short options that it takes although no line
+    lists them, and the long one that they stand for. `unlisted_off`: a listed pair `--enable-x, --disable-x`
+    takes `--no-enable-x` too.
     """
 
     called: str
@@ -40,12 +43,12 @@ class HelpRules:
     closing: str | None = None
     options_known: int
     sentences: bool = True
-    underscores: bool = False
-    equals: bool = True
-    dotted: bool = False
-    glued: Mapping[str, str] = field(default_factory=dict)
+    reading: Reading
+    unlisted: Mapping[str, str] = field(default_factory=dict)
     unlisted_off: bool = False
 
+
+_CLICK = Reading(equals=True)
 
 _RULES: dict[str, HelpRules] = {
     "vllm": HelpRules(
@@ -58,9 +61,8 @@ _RULES: dict[str, HelpRules] = {
         opening=r"^usage: ",
         closing=r"^When passing JSON CLI arguments",
         options_known=317,
-        underscores=True,
-        dotted=True,
-        glued={"-O": "--optimization-level"},
+        reading=vllm_flags.READING,
+        unlisted={"-O": "--optimization-level"},
         unlisted_off=True,
     ),
     "sglang": HelpRules(
@@ -73,6 +75,7 @@ _RULES: dict[str, HelpRules] = {
         column=2,
         opening=r"^usage: ",
         options_known=530,
+        reading=sglang.READING,
     ),
     "llamacpp": HelpRules(
         called="llama-server",
@@ -84,8 +87,7 @@ _RULES: dict[str, HelpRules] = {
         closing=r"^--[a-z0-9-]+-default .*\n(?: .*\n)*\Z",
         options_known=256,
         sentences=False,
-        underscores=True,
-        equals=False,
+        reading=llamacpp.READING,
     ),
     "sim": HelpRules(
         called="llmgw sim engine",
@@ -97,6 +99,7 @@ _RULES: dict[str, HelpRules] = {
         opening=r"^Usage: ",
         closing=r"^  .*--help .*\n\Z",
         options_known=33,
+        reading=_CLICK,
     ),
     "ray": HelpRules(
         called="ray start",
@@ -106,6 +109,7 @@ _RULES: dict[str, HelpRules] = {
         opening=r"^Usage: ",
         closing=r"^  --help .*\n\Z",
         options_known=39,
+        reading=_CLICK,
     ),
 }
 

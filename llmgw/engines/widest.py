@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import itertools
 import os.path
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
 from llmgw.config.agent import AgentConfig, Engines
 from llmgw.config.catalog import Task
-from llmgw.engines.base import EngineAdapter, LaunchContext, ProcessPlan
+from llmgw.engines.base import EngineAdapter, LaunchContext
 from llmgw.engines.flag_check import flags_in
 from llmgw.engines.help_rules import help_rules
 from llmgw.messages.agent import Gpu, Rendezvous, ShardSpec
@@ -32,40 +33,41 @@ _SOURCES = [
 _PORT = 21000
 
 
-def widest_flags(adapter: EngineAdapter, program: str | None = None) -> dict[str, list[str]]:
-    """Every flag that any of the commands has, by whose it is: the engine's name, or `ray`.
-
-    `program` is the configured program or interpreter; None is the default's.
-    """
-    flags: dict[str, dict[str, None]] = {adapter.name: {}}
-    for process in widest_commands(adapter, program):
-        whose = program_of(process, adapter)
+@lru_cache(maxsize=16)
+def widest_flags(adapter: EngineAdapter) -> Mapping[str, tuple[str, ...]]:
+    """Every flag that any of the commands has, by whose it is: the engine's name, or `ray`."""
+    flags: dict[str, tuple[str, ...]] = {}
+    for whose, commands in widest_commands(adapter).items():
         rules = help_rules(whose)
         begins = list(rules.ask[:-1])
-        arguments = process.argv[1:]
-        if arguments[: len(begins)] == begins:
-            arguments = arguments[len(begins) :]
-        flags.setdefault(whose, {}).update(dict.fromkeys(flags_in(arguments, rules)))
-    return {whose: list(found) for whose, found in flags.items()}
+        found: dict[str, None] = {}
+        for argv in commands:
+            arguments = argv[1:]
+            if arguments[: len(begins)] == begins:
+                arguments = arguments[len(begins) :]
+            found.update(dict.fromkeys(flags_in(arguments, rules)))
+        flags[whose] = tuple(found)
+    return flags
 
 
-def program_of(process: ProcessPlan, adapter: EngineAdapter) -> str:
-    """Whose command line a process of a plan is, as `help_rules` knows it."""
-    return adapter.name if process.name == "engine" else os.path.basename(process.argv[0])
+def widest_commands(adapter: EngineAdapter, program: str | None = None) -> dict[str, list[list[str]]]:
+    """Every command line that the adapter plans, over all settings, tasks, sources, shapes and ranks.
 
-
-def widest_commands(adapter: EngineAdapter, program: str | None = None) -> list[ProcessPlan]:
-    """Every process that the adapter plans for all settings, tasks, sources, shapes and ranks, each form once."""
-    found: dict[tuple[str, ...], ProcessPlan] = {}
+    By whose it is: the engine's name, or the name of the program that is started beside it or instead of it.
+    `program` is the configured program or interpreter; None is the default's.
+    """
+    found: dict[str, dict[tuple[str, ...], None]] = {adapter.name: {}}
     for config, (spec, model_path) in itertools.product(_configs(adapter, program), _specs(adapter.name)):
-        for key, adapters in itertools.product(("key", None), (["mlx5_0:1", "mlx5_1:1"], [])):
-            context = _context(adapter, config, spec, model_path, key if spec.rank == 0 else None, adapters)
+        for key in ("key", None) if spec.rank == 0 else (None,):
+            context = _context(adapter, config, spec, model_path, key)
             if adapter.problems(spec, context):
                 continue
             plan = adapter.plan(spec, context)
             for process in (plan.engine, *plan.sidecars):
-                found.setdefault((process.name, *process.argv), process)
-    return list(found.values())
+                named = process.argv[0]
+                whose = adapter.name if named == adapter.program(config) else os.path.basename(named)
+                found.setdefault(whose, {}).setdefault(tuple(process.argv))
+    return {whose: [list(argv) for argv in commands] for whose, commands in found.items()}
 
 
 def _configs(adapter: EngineAdapter, program: str | None) -> Iterator[AgentConfig]:
@@ -132,7 +134,6 @@ def _context(
     spec: ShardSpec,
     model_path: str | None,
     api_key: str | None,
-    adapters: list[str],
 ) -> LaunchContext:
     many = spec.nodes > 1
     extra = adapter.extra_ports(spec, config)
@@ -141,7 +142,7 @@ def _context(
         address=f"10.0.0.{spec.rank + 1}",
         gpus=[Gpu(index=index, uuid=uuid, name="GPU") for index, uuid in enumerate(spec.gpus)],
         work_dir="/work/shard",
-        adapters=adapters,
+        adapters=["mlx5_0:1", "mlx5_1:1"],
         mgmt_interface="eth0",
         http_port=_PORT + 1 if spec.rank == 0 else None,
         rendezvous_host="10.0.0.1" if many else None,

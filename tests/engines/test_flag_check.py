@@ -74,6 +74,7 @@ def test_keys_below_a_json_flag_and_glued_values_count_for_vllm() -> None:
     assert one("vllm", "--limit_mm_per_prompt.some_list+", "2").ok is True
     assert one("vllm", "-O3").ok is True
     assert one("vllm", "-tp2").ok is False
+    assert check("vllm", "-n2", options=[["--nnodes", "-n", "N"]])[0].ok is True
     assert one("sglang", "--limit-mm-per-prompt.image", "2").ok is False
 
 
