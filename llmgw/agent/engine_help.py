@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 from llmgw.config.errors import SentenceError
 from llmgw.engines.base import EngineAdapter
@@ -29,6 +30,8 @@ from llmgw.hardware.programs import (
 from llmgw.messages.agent import HELP_CHARS_MAX
 
 HELP_LIMIT_S = 60.0
+# No colours; and with `python -m`, no package that happens to lie in the current folder.
+_PLAIN = {"NO_COLOR": "1", "PYTHON_COLORS": "0", "TERM": "dumb", "PYTHONSAFEPATH": "1"}
 _LAST_LINE_CHARS_MAX = 300
 _VERSION_BYTES_MAX = 64 * 1024
 # /usr/include/elf.h, e_machine
@@ -57,19 +60,20 @@ def ask_engine(
     *,
     rules: HelpRules | None = None,
     limit_s: float = HELP_LIMIT_S,
+    become: Mapping[str, Any] | None = None,
     stop: threading.Event | None = None,
 ) -> EngineTexts:
     """The texts of the engine whose program (or interpreter) is `program`. Takes at most `limit_s`.
 
     `rules` default to those of the adapter's own form. `env` is what the programs run with, beside what makes
-    their texts wide and plain. Raises HelpError, also when `stop` is set meanwhile. A program beside it that is
-    not installed is left out.
+    their texts wide and plain; `become` is whom they run as, as in `run_program`. Raises HelpError, also when
+    `stop` is set meanwhile. A program beside it that is not installed is left out.
     """
-    env = {**env, "COLUMNS": str(HELP_COLUMNS), "NO_COLOR": "1", "PYTHON_COLORS": "0", "TERM": "dumb"}
+    env = {**env, "COLUMNS": str(HELP_COLUMNS), **_PLAIN}
     problem = not_startable(program, env.get("PATH"))
     if problem is not None:
         raise HelpError(problem)
-    asking = _Asking(env, time.monotonic() + limit_s, limit_s, stop)
+    asking = _Asking(env, limit_s, become, stop)
     rules = rules or help_rules(adapter.name)
     with ThreadPoolExecutor() as pool:
         beside = {
@@ -85,11 +89,16 @@ class _Asking:
     """One round of questions: the environment and the time that they share."""
 
     def __init__(
-        self, env: Mapping[str, str], deadline: float, limit_s: float, stop: threading.Event | None
+        self,
+        env: Mapping[str, str],
+        limit_s: float,
+        become: Mapping[str, Any] | None,
+        stop: threading.Event | None,
     ) -> None:
         self._env = env
-        self._deadline = deadline
+        self._deadline = time.monotonic() + limit_s
         self._limit_s = limit_s
+        self._become = become
         self._stop = stop
 
     def help(self, program: str, rules: HelpRules) -> str:
@@ -140,7 +149,12 @@ class _Asking:
     def _run(self, program: str, arguments: Sequence[str], bytes_max: int) -> ProgramOutput:
         left_s = max(0.0, self._deadline - time.monotonic())
         return run_program(
-            [program, *arguments], timeout_s=left_s, output_bytes_max=bytes_max, env=self._env, stop=self._stop
+            [program, *arguments],
+            timeout_s=left_s,
+            output_bytes_max=bytes_max,
+            env=self._env,
+            become=self._become,
+            stop=self._stop,
         )
 
     def _what_it_is(self, program: str) -> str:

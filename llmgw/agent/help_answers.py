@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 from llmgw.agent.engine_help import HelpError, ask_engine
 from llmgw.config.agent import AgentConfig
@@ -15,11 +16,18 @@ from llmgw.messages.agent import EngineHelp
 
 
 class HelpAnswers:
-    """Asks the engines that a node is configured to run. `base_env` is the agent's own environment."""
+    """Asks the engines that a node is configured to run.
 
-    def __init__(self, config: AgentConfig, base_env: Mapping[str, str]) -> None:
+    `base_env` is the agent's own environment; `become` is whom engines run as, as in `run_program` (None: the
+    agent itself).
+    """
+
+    def __init__(
+        self, config: AgentConfig, base_env: Mapping[str, str], become: Mapping[str, Any] | None = None
+    ) -> None:
         self._config = config
         self._base_env = dict(base_env)
+        self._become = become
 
     async def __call__(self, request_id: str, engine: str) -> EngineHelp:
         """The engine's texts, or a sentence in `error`. When it is cancelled the program is killed."""
@@ -43,7 +51,7 @@ class HelpAnswers:
         # As its shards run; the simulated engine is llmgw itself and runs where the agent does.
         env = self._base_env if engine == "sim" else inherited_env(self._base_env)
         try:
-            texts = ask_engine(adapter, adapter.program(self._config), env, stop=stop)
+            texts = ask_engine(adapter, adapter.program(self._config), env, become=self._become, stop=stop)
         except HelpError as exc:
             return EngineHelp(request_id=request_id, engine=engine, error=str(exc))
         return EngineHelp(

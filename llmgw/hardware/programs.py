@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 _READ_BYTES = 65536
 _KILL_WAIT_S = 2.0
@@ -56,12 +57,14 @@ def run_program(
     timeout_s: float,
     output_bytes_max: int,
     env: Mapping[str, str] | None = None,
+    become: Mapping[str, Any] | None = None,
     stop: threading.Event | None = None,
 ) -> ProgramOutput:
     """Run `argv` without input, in the C locale, and return its output whatever its exit code.
 
-    `env` is its whole environment but for the locale; None is this process's own. Raises ProgramError when it
-    cannot be started, is not done after `timeout_s`, or `stop` is set meanwhile; it is killed then, with its
+    `env` is its whole environment but for the locale; None is this process's own. `become` are Popen's `user`,
+    `group` and `extra_groups` for a program that runs as somebody else. Raises ProgramError when it cannot be
+    started, is not done after `timeout_s`, or `stop` is set meanwhile; it is killed then, with its
     process group. A program that even SIGKILL does not end (a driver that hangs in the kernel) is left behind,
     and not started again before it is gone: else every reading would add one.
     """
@@ -74,7 +77,7 @@ def run_program(
                 "look at the kernel log (dmesg) for the driver's error; usually only a reboot helps",
             )
         _stuck.pop(name, None)
-    process = _start(argv, os.environ if env is None else env)
+    process = _start(argv, os.environ if env is None else env, become or {})
     try:
         return _collect(process, name, timeout_s, output_bytes_max, stop or threading.Event())
     except ProgramError:
@@ -89,7 +92,7 @@ def run_program(
                 pipe.close()
 
 
-def _start(argv: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start(argv: Sequence[str], env: Mapping[str, str], become: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     name = argv[0]
     try:
         return subprocess.Popen(
@@ -99,6 +102,7 @@ def _start(argv: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[byte
             stderr=subprocess.PIPE,
             start_new_session=True,
             env={**env, "LC_ALL": "C"},
+            **become,
         )
     except FileNotFoundError:
         raise ProgramError(f"{name} does not exist (or its interpreter does not)", "correct its path") from None

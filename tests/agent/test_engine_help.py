@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import sys
 import threading
 import time
 from pathlib import Path
@@ -172,6 +173,26 @@ def test_an_agent_asks_the_program_that_its_configuration_names(tmp_path: Path) 
     answer = asyncio.run(answers("q1", "vllm"))
     assert (answer.request_id, answer.engine, answer.error) == ("q1", "vllm", None)
     assert answer.text == "usage: /hf\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
+def test_an_agent_asks_an_engine_as_the_user_that_engines_run_as(tmp_path: Path) -> None:
+    path = program(tmp_path / "vllm", "id -u; id -G")
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        folder.chmod(folder.stat().st_mode | 0o011)
+    become = {"user": 65534, "group": 65534, "extra_groups": [65534]}
+    answers = HelpAnswers(config(vllm={"bin": path}), os.environ, become)
+    assert asyncio.run(answers("q", "vllm")).text == "65534\n65534\n"
+
+
+def test_a_package_in_the_current_folder_is_not_taken_for_the_engine(tmp_path: Path) -> None:
+    (tmp_path / "sglang").mkdir()
+    (tmp_path / "sglang" / "__init__.py").touch()
+    (tmp_path / "sglang" / "launch_server.py").write_text("print('usage: a stranger')")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        with pytest.raises(HelpError, match="No module named"):
+            ask_engine(adapter("sglang"), sys.executable, os.environ)
 
 
 def test_an_agent_says_in_a_sentence_why_an_engine_cannot_be_asked(tmp_path: Path) -> None:
