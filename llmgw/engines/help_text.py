@@ -14,7 +14,6 @@ from llmgw.engines.help_rules import HelpRules
 
 _SPELLING = r"--?[A-Za-z][\w.-]*"
 _FIRST = re.compile(_SPELLING)
-_CHOICES = re.compile(r"\{[^}]*\}|\[[^\]]*\]|<[^>]*>")
 _NEXT = re.compile(rf"(?:,\s+|\s*/\s*)(?={_SPELLING})")
 # Colours and the like (ECMA-48), which Python 3.14's argparse adds where it is told that somebody looks.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
@@ -101,8 +100,8 @@ def _spellings(header: str, rules: HelpRules) -> list[str]:
         found = re.match(rf"{_SPELLING}(?:,\s+{_SPELLING})*", header)
         return _FIRST.findall(found[0]) if found else []
     head = re.split(r"\s{2,}", header.strip())[0]
-    # Choices hold commas, and what follows them may name another option.
-    parts = _NEXT.split(_CHOICES.sub("", head))
+    # Choices hold commas too, and prose names other options, but neither has one behind a comma and a space.
+    parts = _NEXT.split(head)
     return [found[0] for part in parts if (found := _FIRST.match(part))]
 
 
