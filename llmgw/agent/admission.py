@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from llmgw.agent.ports import NoFreePort, choose_ports
+from llmgw.agent.engine_key import mint_key
+from llmgw.agent.ports import NoFreePort, PortsWanted, choose_ports
 from llmgw.agent.spec_store import ShardRecord
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import EngineAdapter, LaunchContext, LaunchPlan
 from llmgw.engines.offers import program_problem
+from llmgw.hardware.engine_user import Account
 from llmgw.messages.agent import Gpu, Inventory, ShardSpec
 
 
@@ -42,7 +45,10 @@ class Admission:
         may_be_freed: Callable[[str], bool],
         mgmt_interface: str | None,
         base_env: dict[str, str],
+        account: Account | None = None,
+        refusal: str | None = None,
     ) -> None:
+        """`refusal` is a sentence that says why nothing may be started on this node."""
         self._config = config
         self._address = address
         self._adapter = adapter
@@ -50,18 +56,26 @@ class Admission:
         self._may_be_freed = may_be_freed
         self._mgmt_interface = mgmt_interface
         self._base_env = base_env
+        self._account = account
+        self._refusal = refusal
 
-    async def assign_ports(
+    async def equip(
         self, record: ShardRecord, live: Sequence[ShardRecord], ended: Sequence[ShardRecord]
     ) -> ShardRecord:
-        """The record with the ports that a leader needs: one for HTTP, one for rendezvous. Raises Refused."""
+        """The record with what its shard keeps for life: ports, and a key where the engine takes one.
+
+        A leader serves at one port and meets its workers at another; what its engine wants beside those, it wants
+        on every rank. Raises Refused.
+        """
         spec = record.spec
-        if spec.rank != 0:
-            return record
+        adapter = self._offered(spec)
+        leads = spec.rank == 0
         try:
             chosen = await asyncio.to_thread(
                 choose_ports,
-                2 if spec.nodes > 1 else 1,
+                PortsWanted(
+                    http=leads, rendezvous=leads and spec.nodes > 1, extra=adapter.extra_ports(spec, self._config)
+                ),
                 self._config.supervisor.ports,
                 self._address,
                 held=_ports(live),
@@ -75,11 +89,18 @@ class Admission:
                 "address of this node"
             ) from None
         return msgspec.structs.replace(
-            record, http_port=chosen[0], rendezvous_port=chosen[1] if len(chosen) > 1 else None
+            record,
+            http_port=chosen.http,
+            rendezvous_port=chosen.rendezvous,
+            extra_ports=chosen.extra,
+            api_key=mint_key() if leads and adapter.takes_key else None,
         )
 
-    async def plan(self, record: ShardRecord, live: Sequence[ShardRecord], folder: str) -> LaunchPlan:
-        """How the shard is launched. Raises Refused with the first reason (the adapter's: all of them)."""
+    async def plan(self, record: ShardRecord, live: Sequence[ShardRecord], run: Path) -> LaunchPlan:
+        """How the shard is launched in the folder `run`.
+
+        Raises Refused with the first reason (the adapter's: all of them).
+        """
         spec = record.spec
         adapter = self._offered(spec)
         gpus = await self._gpus(spec, live)
@@ -93,13 +114,15 @@ class Admission:
             config=self._config,
             address=self._address,
             gpus=gpus,
-            work_dir=folder,
+            work_dir=str(run),
             adapters=await self._adapters(spec),
             mgmt_interface=self._mgmt_interface,
             http_port=record.http_port,
             rendezvous_host=leader.host if leader else self._address if leads_many else None,
             rendezvous_port=leader.port if leader else record.rendezvous_port,
-            base_env=self._base_env,
+            extra_ports=record.extra_ports,
+            api_key=record.api_key,
+            base_env=self._base_env | ({"HOME": self._account.home_or(run)} if self._account else {}),
         )
         problems = adapter.problems(spec, context)
         if problems:
@@ -110,6 +133,8 @@ class Admission:
             raise Refused(str(exc)) from None
 
     def _offered(self, spec: ShardSpec) -> EngineAdapter:
+        if self._refusal is not None:
+            raise Refused(self._refusal)
         try:
             adapter = self._adapter(spec.engine)
         except ValueError as exc:
@@ -160,4 +185,4 @@ class Admission:
 
 
 def _ports(records: Sequence[ShardRecord]) -> set[int]:
-    return {port for record in records for port in (record.http_port, record.rendezvous_port) if port is not None}
+    return {port for record in records for port in record.ports}

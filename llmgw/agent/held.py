@@ -23,6 +23,8 @@ def held_shard(record: ShardRecord, now_boot_s: float, progress: Progress | None
         version=record.version,
         http_port=record.http_port,
         rendezvous_port=record.rendezvous_port,
+        extra_ports=record.extra_ports,
+        api_key=record.api_key if record.live else None,
         reason=record.reason,
         exit_code=record.exit_code,
         output_tail=record.output_tail,

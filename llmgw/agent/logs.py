@@ -41,8 +41,13 @@ def log_path(folder: Path, stream: str) -> Path:
     return folder / f"{stream}.log"
 
 
-def read_piece(folder: Path, stream: str, *, offset: int | None, lines: int) -> LogPiece:
-    """Read from `offset` (None: the last `lines` lines), at most 256 KiB. Raises LogError."""
+def read_piece(
+    folder: Path, stream: str, *, offset: int | None, lines: int, secret: str | None = None
+) -> LogPiece:
+    """Read from `offset` (None: the last `lines` lines), at most 256 KiB. Raises LogError.
+
+    `secret` is written as asterisks, one a byte: SGLang prints the key that it demands when it starts.
+    """
     path = log_path(folder, stream)
     try:
         size = path.stat().st_size
@@ -50,25 +55,27 @@ def read_piece(folder: Path, stream: str, *, offset: int | None, lines: int) -> 
         names = sorted(one.stem for one in folder.glob("*.log")) if folder.is_dir() else []
         known = f"this shard has {', '.join(names)}" if names else "this shard has written nothing yet"
         raise LogError(f"there is no output {stream!r}; {known}") from None
-    base = _base(path)
-    old = _size(_old(path))
-    end = base + size
+    oldest = _first_kept(path)
+    end = _base(path) + size
     if offset is None:
-        start = max(base - old, end - LOG_CHUNK_BYTES_MAX)
-        data = _read(path, start, end - start)
+        start = max(oldest, end - LOG_CHUNK_BYTES_MAX)
+        data = _read_without(secret, path, start, end - start)
         cut = _start_of_last_lines(data, lines)
         start, data = start + cut, data[cut:]
     else:
-        start = min(max(offset, base - old), end)
-        data = _read(path, start, min(LOG_CHUNK_BYTES_MAX, end - start))
+        start = min(max(offset, oldest), end)
+        data = _read_without(secret, path, start, min(LOG_CHUNK_BYTES_MAX, end - start))
     data = _whole_characters(data)
     return LogPiece(offset=start, next_offset=start + len(data), text=data.decode("utf-8", "replace"))
 
 
-def read_tail(folder: Path, stream: str, lines: int) -> list[str]:
-    """The last lines, at most 64 KiB, without colours and control characters; empty when there are none."""
+def read_tail(folder: Path, stream: str, lines: int, *, secret: str | None = None) -> list[str]:
+    """The last lines, at most 64 KiB, without colours and control characters; empty when there are none.
+
+    `secret` as in `read_piece`.
+    """
     try:
-        piece = read_piece(folder, stream, offset=None, lines=lines)
+        piece = read_piece(folder, stream, offset=None, lines=lines, secret=secret)
     except LogError:
         return []
     text = piece.text.encode()[-TAIL_BYTES_MAX:].decode("utf-8", "replace")
@@ -127,6 +134,21 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _read_without(secret: str | None, path: Path, start: int, count: int) -> bytes:
+    """The same bytes as `_read`, the secret masked also where it begins before them or ends after them."""
+    if not secret:
+        return _read(path, start, count)
+    word = secret.encode()
+    before = min(len(word) - 1, max(0, start - _first_kept(path)))
+    data = _read(path, start - before, before + count + len(word) - 1)
+    return data.replace(word, b"*" * len(word))[before : before + count]
+
+
+def _first_kept(path: Path) -> int:
+    """The offset of the oldest byte that rotation has left."""
+    return _base(path) - _size(_old(path))
 
 
 def _read(path: Path, start: int, count: int) -> bytes:

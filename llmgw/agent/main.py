@@ -29,11 +29,14 @@ from llmgw.agent.https import HttpsTransport
 from llmgw.agent.inventory import InventoryReader
 from llmgw.agent.loop import AgentLoop
 from llmgw.agent.only_one import claim_node
+from llmgw.agent.ports import count_free
 from llmgw.agent.processes import boot_id
+from llmgw.agent.scopes import find_scopes
 from llmgw.agent.supervisor import Supervisor, now_boot_s, real_work_dir
 from llmgw.config.agent import AgentConfig
 from llmgw.config.errors import SentenceError
 from llmgw.engines.offers import engine_offers
+from llmgw.hardware.engine_user import EngineUserError, find_account
 from llmgw.messages.agent import Inventory
 from llmgw.messages.findings import Finding
 
@@ -148,6 +151,15 @@ async def _run(config: AgentConfig) -> None:
         where = f" ({exc.filename})" if exc.filename else ""
         raise AgentError(f"{exc.strerror or exc}{where}; see tls and mgmt_addr in agent.yaml") from None
 
+    account, refusal = None, None
+    try:
+        account = find_account(config.supervisor.engine_user, os.geteuid())
+    except EngineUserError as exc:
+        # Not the end of the agent: what runs is kept, and the server is told why nothing new starts here.
+        refusal = str(exc)
+        log.error("no engine is started", reason=refusal)
+    scopes = await asyncio.to_thread(find_scopes, real_work_dir(config))
+
     gpu_memory = GpuMemory(lambda: read_gpus(config.discovery), work_dir=real_work_dir(config))
 
     def read() -> Inventory:
@@ -155,10 +167,18 @@ async def _run(config: AgentConfig) -> None:
         found = read_inventory(config)
         judgement = gpu_memory.judge(found.gpus, found.processes, claims)
         engines = engine_offers(registry.offered(config), registry.missing(config), config)
+        if refusal is not None:
+            engines = [msgspec.structs.replace(offer, problem=refusal) for offer in engines]
         findings = [*_of_node(config, judgement.findings), *found.findings]
         findings += own_certificate_findings(config, time.time())
         return Inventory(
-            gpus=judgement.gpus, ports=found.ports, fabrics=found.fabrics, engines=engines, findings=findings
+            gpus=judgement.gpus,
+            ports=found.ports,
+            fabrics=found.fabrics,
+            engines=engines,
+            free_ports=count_free(config.supervisor.ports, address, held=supervisor.ports_held()),
+            port_range=config.supervisor.port_range,
+            findings=findings,
         )
 
     inventory = InventoryReader(read, node_id=config.node_id)
@@ -169,6 +189,9 @@ async def _run(config: AgentConfig) -> None:
         inventory=inventory,
         gpu_memory=gpu_memory,
         mgmt_interface=config.mgmt_interface or interface,
+        account=account,
+        scopes=scopes,
+        refusal=refusal,
     )
     randomness = random.SystemRandom()
     conversation = AgentLoop(
@@ -177,7 +200,7 @@ async def _run(config: AgentConfig) -> None:
         transport=transport,
         keeper=supervisor,
         inventory=inventory.fresh,
-        engine_help=HelpAnswers(config, os.environ),
+        engine_help=HelpAnswers(config, os.environ, account, refusal),
         clock=SystemClock(),
         randomness=randomness,
         heartbeat_interval_s=config.heartbeat_interval,
@@ -195,7 +218,14 @@ async def _run(config: AgentConfig) -> None:
         now_s=time.time,
         randomness=randomness,
     )
-    log.info("agent starts", node=config.node_id, address=address, server=config.server)
+    log.info(
+        "agent starts",
+        node=config.node_id,
+        address=address,
+        server=config.server,
+        engine_user=account.name if account else None,
+        scopes=scopes is not None,
+    )
     await supervisor.adopt()
     tasks = [asyncio.create_task(conversation.run()), asyncio.create_task(certificates.run())]
     waiting: asyncio.Task[Any] = asyncio.create_task(ended.wait())

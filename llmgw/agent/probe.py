@@ -24,7 +24,7 @@ class ProbeResult:
 
 
 class Prober:
-    """One engine's checks. Proxy variables of the environment are ignored."""
+    """One engine's checks, which carry its key where it has one. Proxy variables are ignored."""
 
     def __init__(self, address: str, port: int) -> None:
         self._client = httpx.AsyncClient(

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from llmgw.engines.base import ProcessPlan
+from llmgw.agent.scopes import Scopes
 
 MARKER = "LLMGW_SHARD"
 WORK_DIR_MARKER = "LLMGW_WORK_DIR"
@@ -148,32 +147,49 @@ def read_processes() -> dict[int, ProcessInfo]:
     return table
 
 
-def belonging(shard_id: str, work_dir: str, recorded: Sequence[ProcessIdentity]) -> list[ProcessInfo]:
-    """Every living process of a shard: sessions that we began, descendants, and whatever carries the marker.
+def belonging(
+    shard_id: str,
+    work_dir: str,
+    recorded: Sequence[ProcessIdentity],
+    *,
+    watched: Collection[int] = (),
+    scopes: Scopes | None = None,
+) -> list[ProcessInfo]:
+    """Every living process of a shard: its scope, sessions that we began, descendants, and what has the marker.
 
-    A session is ours only while its leader, alive or not yet reaped, has the recorded start time; after that
-    the marker alone counts. Blocking: a walk through `/proc`.
+    A session is ours while its leader, alive or not yet reaped, has the recorded start time; and after it was
+    reaped, where we saw it end (`watched`): the kernel gives a number to nobody while a session has it. Else
+    scope and marker alone count. Blocking: a walk through `/proc`.
     """
     table = read_processes()
-    leaders = {one.pid for one in recorded if one.pid in table and table[one.pid].start_ticks == one.start_ticks}
+    leaders = {
+        one.pid
+        for one in recorded
+        if (table[one.pid].start_ticks == one.start_ticks if one.pid in table else one.pid in watched)
+    }
     markers = {pid: read_marker(pid) for pid in table}
     seeds = {
         info.pid
         for info in table.values()
-        if info.session in leaders or info.pid in leaders or markers[info.pid] == (shard_id, work_dir)
+        if info.session in leaders
+        or info.pid in leaders
+        or markers[info.pid] == (shard_id, work_dir)
+        or (scopes is not None and scopes.holds(info.pid, shard_id))
     }
     return _with_descendants(table, markers, seeds, {(shard_id, work_dir)})
 
 
-def uncovered(work_dir: str, described: Iterable[str]) -> list[ProcessInfo]:
-    """Living processes with this work dir's marker whose shard is not among `described`, with descendants."""
+def uncovered(work_dir: str, described: Iterable[str], *, scopes: Scopes | None = None) -> list[ProcessInfo]:
+    """Living processes with this work dir's marker, or in a scope of it, whose shard is not among `described`,
+    with descendants."""
     table = read_processes()
     markers = {pid: read_marker(pid) for pid in table}
     known = set(described)
     strays = {
         pid: marker
         for pid, marker in markers.items()
-        if marker is not None and marker[1] == work_dir and marker[0] not in known
+        if (marker is not None and marker[1] == work_dir and marker[0] not in known)
+        or (marker is None and scopes is not None and scopes.undescribed(pid, known))
     }
     return _with_descendants(table, markers, set(strays), {marker for marker in strays.values() if marker})
 
@@ -227,55 +243,6 @@ def send_signal(identity: ProcessIdentity, number: signal.Signals) -> bool:
         return False
     finally:
         os.close(fd)
-
-
-@dataclass
-class Child:
-    """A process that this agent started. It stays unreaped (its pid held) until `reap`."""
-
-    popen: subprocess.Popen[bytes]
-    identity: ProcessIdentity
-
-    def exit_code(self) -> int | None:
-        """The code, negative for a signal, without reaping; None while it runs."""
-        if self.popen.returncode is not None:
-            return self.popen.returncode
-        try:
-            result = os.waitid(os.P_PID, self.identity.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return None
-        if result is None or not result.si_pid:
-            return None
-        return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
-
-    def reap(self) -> None:
-        """Let the kernel forget a process that has ended; nothing while it runs."""
-        self.popen.poll()
-
-
-def spawn(plan: ProcessPlan, *, shard_id: str, work_dir: str, folder: Path, log: Path) -> Child:
-    """Start one process in a session of its own, marked, its output appended to `log`.
-
-    Raises OSError when the program cannot be started. Blocking until the exec has happened.
-    """
-    env = {**plan.env, MARKER: shard_id, WORK_DIR_MARKER: work_dir, KEEP_ENVIRONMENT: "1"}
-    # Append mode: a file outlives the agent where a pipe would not, and copy-and-truncate rotation needs it.
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
-        popen = subprocess.Popen(
-            plan.argv,
-            env=env,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    finally:
-        os.close(output)
-    # Not reaped yet, so its row exists even if it has died already.
-    info = read_process(popen.pid)
-    return Child(popen, ProcessIdentity(popen.pid, info.start_ticks if info else 0))
 
 
 class ExitWatch:

@@ -16,24 +16,27 @@ from typing import Any
 import msgspec
 import structlog
 
+from llmgw.agent.children import Child, spawn
 from llmgw.agent.ending import end_processes
 from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.held import held_shard
 from llmgw.agent.logs import LogError, log_path, read_tail, rotate
 from llmgw.agent.processes import (
-    Child,
     Exit,
     ExitWatch,
     ProcessIdentity,
     ProcessInfo,
     belonging,
+    is_alive,
     listens_for_another,
-    spawn,
 )
 from llmgw.agent.readiness import wait_for_answers
+from llmgw.agent.run_folder import NotReady, prepare, run_folder
+from llmgw.agent.scopes import Scopes
 from llmgw.agent.spec_store import SavedProcess, ShardRecord, SpecStore
 from llmgw.config.addresses import join_host_port
 from llmgw.engines.base import LaunchPlan, ProcessPlan
+from llmgw.hardware.engine_user import Account
 from llmgw.messages.agent import HeldShard, Progress, ShardPhase
 
 log = structlog.get_logger("agent")
@@ -55,6 +58,8 @@ class ShardHost:
     health_interval_s: float
     log_lines: int
     gpu_memory: GpuMemory
+    account: Account | None
+    scopes: Scopes | None
     now_boot_s: Callable[[], float]
     changed: Callable[[Shard], None]
 
@@ -76,6 +81,7 @@ class Shard:
         self._plan = plan
         self._children: dict[str, Child] = {}
         self._watches: list[ExitWatch] = []
+        self._seen_to_end: set[int] = set()
         self._first_exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
         self._spawning: tuple[str, asyncio.Future[Child]] | None = None
@@ -180,12 +186,18 @@ class Shard:
             if waited.problem is not None:
                 return Failure(waited.problem)
             used_before = waited.used_mib
+        try:
+            await asyncio.to_thread(prepare, self.folder, plan, self._host.account)
+        except NotReady as exc:
+            return Failure(str(exc))
         await self._change(
             started_boot_s=self._host.now_boot_s(),
             gpu_used_before_mib=used_before,
             load=plan.load,
             readiness=plan.readiness,
         )
+        for warning in plan.warnings:
+            log.warning("a shard starts otherwise than it seems", shard=self.record.spec.shard_id, what=warning)
         for process in [*plan.sidecars, plan.engine]:
             failure = await self._wait_before(process) or await self._spawn(process)
             if failure is not None:
@@ -258,8 +270,10 @@ class Shard:
             plan,
             shard_id=self.record.spec.shard_id,
             work_dir=self._host.work_dir,
-            folder=self.folder,
+            folder=run_folder(self.folder),
             log=path,
+            account=self._host.account,
+            scopes=self._host.scopes,
         )
         # Kept aside: a stop or the agent's end in this very moment must still see the child.
         spawning = asyncio.ensure_future(asyncio.to_thread(start))
@@ -293,7 +307,11 @@ class Shard:
                 await self._adopt_child(name, child)
 
     def _watch(self, name: str, identity: ProcessIdentity) -> None:
+        was_there = is_alive(identity)
+
         def gone() -> None:
+            if was_there:
+                self._seen_to_end.add(identity.pid)
             if not self._first_exit.done():
                 child = self._children.get(name)
                 self._first_exit.set_result(Exit(name, child.exit_code() if child else None))
@@ -388,13 +406,20 @@ class Shard:
 
     def _find(self) -> list[ProcessInfo]:
         recorded = [ProcessIdentity(one.pid, one.start_ticks) for one in self.record.processes]
-        return belonging(self.record.spec.shard_id, self._host.work_dir, recorded)
+        return belonging(
+            self.record.spec.shard_id,
+            self._host.work_dir,
+            recorded,
+            watched=frozenset(self._seen_to_end),
+            scopes=self._host.scopes,
+        )
 
     def _tail(self, failure: Failure) -> list[str]:
-        tail = read_tail(self.folder, "engine", self._host.log_lines)
+        read = partial(read_tail, self.folder, secret=self.record.api_key)
+        tail = read("engine", self._host.log_lines)
         for path in sorted(self.folder.glob("*.log")):
             if path.stem != "engine" and failure.reason.startswith(path.stem + " "):
-                tail += [f"{path.stem}: {line}" for line in read_tail(self.folder, path.stem, 50)]
+                tail += [f"{path.stem}: {line}" for line in read(path.stem, 50)]
         return tail[-self._host.log_lines :]
 
     def _say_stopping(self, reason: str) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from llmgw.engines.base import HttpCheck
 from llmgw.messages.agent import LIVE_PHASES, ShardPhase, ShardSpec
+from llmgw.messages.secrets import shown_without
 
 _SHARD_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}$")
 _FILE = "shard.json"
@@ -29,7 +30,7 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
     """All that an agent knows of one shard. Times ending in `_boot_s` are CLOCK_BOOTTIME of boot `boot_id`.
 
     `failure` is why the shard is failing, kept while its processes are being ended. The environment is not
-    kept: it may hold secrets.
+    kept: it may hold secrets. `api_key` is one, and must be: an adopted engine demands it for as long as it runs.
     """
 
     spec: ShardSpec
@@ -43,6 +44,8 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Wall clock, epoch seconds; only to tell which ended shard is older."""
     http_port: int | None = None
     rendezvous_port: int | None = None
+    extra_ports: list[int] = []
+    api_key: str | None = None
     reason: str | None = None
     failure: str | None = None
     exit_code: int | None = None
@@ -61,6 +64,15 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def live(self) -> bool:
         return self.phase in LIVE_PHASES
+
+    @property
+    def ports(self) -> set[int]:
+        """Every port that it was given."""
+        chosen = {self.http_port, self.rendezvous_port, *self.extra_ports}
+        return {port for port in chosen if port is not None}
+
+    def __repr__(self) -> str:
+        return shown_without(self, "api_key")
 
 
 def is_shard_id(text: str) -> bool:

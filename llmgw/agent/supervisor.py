@@ -21,10 +21,13 @@ from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.held import engine_lives, held_shard
 from llmgw.agent.logs import LogError, read_piece
 from llmgw.agent.processes import ProcessInfo, boot_id, uncovered
+from llmgw.agent.run_folder import run_folder
+from llmgw.agent.scopes import Scopes
 from llmgw.agent.shard import Shard, ShardHost
 from llmgw.agent.spec_store import ShardRecord, SpecStore, is_shard_id
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import EngineAdapter, LaunchPlan
+from llmgw.hardware.engine_user import Account
 from llmgw.messages.agent import SHARDS_PER_NODE_MAX, HeldShard, LogChunk, ShardSpec
 
 log = structlog.get_logger("agent")
@@ -61,8 +64,15 @@ class Supervisor:
         gpu_memory: GpuMemory,
         mgmt_interface: str | None = None,
         base_env: dict[str, str] | None = None,
+        account: Account | None = None,
+        scopes: Scopes | None = None,
+        refusal: str | None = None,
     ) -> None:
-        """`adapter` gives an engine's adapter by its name and raises ValueError with a sentence."""
+        """`adapter` gives an engine's adapter by its name and raises ValueError with a sentence.
+
+        Engines run as `account` (None: as this process's user) and in `scopes` where there are any. `refusal` is
+        a sentence that says why nothing may be started at all; what runs is kept all the same.
+        """
         self.work_dir = real_work_dir(config)
         self._store = SpecStore(Path(self.work_dir) / "shards")
         self._boot_id = boot_id()
@@ -74,6 +84,8 @@ class Supervisor:
             may_be_freed=gpu_memory.occupied,
             mgmt_interface=mgmt_interface,
             base_env=dict(os.environ) if base_env is None else base_env,
+            account=account,
+            refusal=refusal,
         )
         self._host = ShardHost(
             address=address,
@@ -83,6 +95,8 @@ class Supervisor:
             health_interval_s=config.supervisor.health_interval,
             log_lines=config.supervisor.log_lines,
             gpu_memory=gpu_memory,
+            account=account,
+            scopes=scopes,
             now_boot_s=now_boot_s,
             changed=self._changed,
         )
@@ -92,6 +106,7 @@ class Supervisor:
         self._listener: Callable[[str], None] | None = None
         self._behind: set[asyncio.Future[None]] = set()
         self._gpu_memory = gpu_memory
+        self._scopes = scopes
         gpu_memory.attend(self._live_records)
 
     def listen(self, listener: Callable[[str], None]) -> None:
@@ -155,8 +170,11 @@ class Supervisor:
             error = f"this node holds no shard {shard_id!r} and keeps no output of it"
             return LogChunk(request_id=request_id, shard_id=shard_id, error=error)
         folder = self._store.folder(shard_id)
+        record = self._shards[shard_id].record if shard_id in self._shards else self._ended[shard_id]
         try:
-            piece = await asyncio.to_thread(read_piece, folder, stream, offset=offset, lines=lines)
+            piece = await asyncio.to_thread(
+                read_piece, folder, stream, offset=offset, lines=lines, secret=record.api_key
+            )
         except LogError as exc:
             return LogChunk(request_id=request_id, shard_id=shard_id, error=str(exc))
         return LogChunk(
@@ -166,6 +184,10 @@ class Supervisor:
             next_offset=piece.next_offset,
             text=piece.text,
         )
+
+    def ports_held(self) -> set[int]:
+        """Ports of live shards, in use already or not yet. From any thread."""
+        return {port for record in self._live_records() for port in record.ports}
 
     async def close(self) -> None:
         """Let go of everything and leave all processes running, for the next agent to adopt."""
@@ -203,15 +225,15 @@ class Supervisor:
         self._prune()
 
     async def _admit(self, record: ShardRecord) -> tuple[ShardRecord, LaunchPlan]:
-        """Ports and a plan for the shard, and its description on disk. Raises Refused."""
+        """Ports, a key and a plan for the shard, and its description on disk. Raises Refused."""
         if len(self._shards) >= LIVE_MAX:
             raise Refused(f"this node holds {len(self._shards)} shards already, which is the most it keeps")
         if not is_shard_id(record.spec.shard_id):
             raise Refused(f"{record.spec.shard_id!r} is not a shard id that can name a folder")
         live = self._live_records()
-        record = await self._admission.assign_ports(record, live, list(self._ended.values()))
+        record = await self._admission.equip(record, live, list(self._ended.values()))
         folder = self._store.folder(record.spec.shard_id)
-        plan = await self._admission.plan(record, live, str(folder))
+        plan = await self._admission.plan(record, live, run_folder(folder))
         try:
             await asyncio.to_thread(self._store.save, record)
         except OSError as exc:
@@ -275,7 +297,9 @@ class Supervisor:
         elif record.phase == "waiting" and not record.processes:
             live = self._live_records()
             try:
-                plan = await self._admission.plan(record, live, str(self._store.folder(record.spec.shard_id)))
+                plan = await self._admission.plan(
+                    record, live, run_folder(self._store.folder(record.spec.shard_id))
+                )
             except Refused as exc:
                 failure = str(exc)
         elif not any(one.name == "engine" for one in record.processes):
@@ -303,7 +327,7 @@ class Supervisor:
         described = set(self._shards)
 
         def orphans() -> list[ProcessInfo]:
-            return uncovered(self.work_dir, described | set(self._shards))
+            return uncovered(self.work_dir, described | set(self._shards), scopes=self._scopes)
 
         found = await asyncio.to_thread(orphans)
         if not found:

@@ -14,6 +14,7 @@ from llmgw.config.base import Duration, Model
 from llmgw.config.errors import KeyedError
 from llmgw.messages.agent import NODE_ID_PATTERN
 
+DEFAULT_ENGINE_USER = "llmgw-engine"
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
 
 
@@ -135,6 +136,16 @@ class Supervisor(Model):
     """Between readiness checks."""
     port_range: str = "21000-21999"
     """Ports for engines and rendezvous, on the management address."""
+    engine_user: str | None = None
+    """The user that engines run as when the agent is root, with the groups that own GPUs and adapters.
+    Default: `llmgw-engine` where that user exists, else the agent's own; `root` keeps them root's."""
+
+    @field_validator("engine_user")
+    @classmethod
+    def _engine_user(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?", value):
+            raise ValueError(f"{value!r} is not the name of a user; write for example llmgw-engine")
+        return value
 
     @field_validator("port_range")
     @classmethod

@@ -1,4 +1,4 @@
-"""The engines that this node is configured to run, and whether their programs can be started."""
+"""The engines that this node is configured to run: whether their programs start, and who may talk to them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _WHY = "Models that want this engine are not placed on this node"
 
 
 def check_engines(node: Node) -> list[Finding]:
-    """One finding an engine that cannot run; one when there is none at all. Looks at files, starts nothing."""
+    """One finding an engine that cannot run, one that anyone may talk to, and one when there is none at all.
+
+    Looks at files, starts nothing.
+    """
     config = node.config
     adapters = registry.offered(config)
     findings = [
@@ -42,4 +45,16 @@ def check_engines(node: Node) -> list[Finding]:
             findings.append(
                 node.finding("engine-program", "error", f"engines.{offer.name}", what, why=_WHY, remedy=remedy)
             )
+    findings += [
+        node.finding(
+            "engine-open",
+            "info",
+            f"engines.{adapter.name}",
+            f"{adapter.name} takes no key that others on the node could not read, and so demands none",
+            why="Whoever reaches its port can use the model behind the gateway's back",
+            remedy=f"let only the gateway's host reach TCP ports {config.supervisor.port_range} of this node",
+        )
+        for adapter in adapters
+        if not adapter.takes_key
+    ]
     return findings

@@ -59,7 +59,7 @@ REFUSED_ARGS = {
     **dict.fromkeys(["--model-path", "--model"], _MODEL),
     "--served-model-name": "the model's name is the catalog's",
     **dict.fromkeys(["--api-key", "--admin-api-key"], _KEY),
-    **dict.fromkeys(["--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--enable-ssl-refresh"], _TLS),
+    **dict.fromkeys(["--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs"], _TLS),
     "--ssl-keyfile-password": _TLS,
     **dict.fromkeys(["--grpc-mode", "--smg-grpc-mode", "--grpc-port", "--gated-launch-port"], _OTHER_SERVER),
     **dict.fromkeys(["--sidecar", "--sidecar-args"], _OTHER_SERVER),

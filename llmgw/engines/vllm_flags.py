@@ -10,7 +10,11 @@ from llmgw.engines.networks import REFUSED_NETWORK_ENV
 # Its parser is argparse with underscores read as dashes; `--compilation-config.mode 3` sets a part of a flag that
 # takes JSON.
 READING = Reading(
-    underscores=True, abbreviations=True, whole=frozenset({"--data-parallel-size"}), equals=True, dotted=True
+    underscores=True,
+    abbreviations=True,
+    whole=frozenset({"--data-parallel-size", "-dp"}),
+    equals=True,
+    dotted=True,
 )
 
 TENSOR = ("--tensor-parallel-size", "-tp")
@@ -44,7 +48,7 @@ REFUSED_ARGS = {
     "--api-key": _KEY,
     "--hf-token": "command lines are read by everyone on the node; set HF_TOKEN in the agent's environment",
     **dict.fromkeys(["--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs"], _TLS),
-    **dict.fromkeys(["--ssl-ciphers", "--enable-ssl-refresh"], _TLS),
+    "--ssl-ciphers": _TLS,
     **dict.fromkeys(["--grpc", "--grpc-port", "--data-parallel-supervisor-port"], _OTHER_SERVER),
     "--config": _FILE,
     "--task": "vLLM knows it no longer, and the model's task says it (--runner and --convert say more)",

@@ -142,6 +142,8 @@ class Shard:
     version: int = 0
     http_port: int | None = None
     rendezvous_port: int | None = None
+    api_key: str | None = field(default=None, repr=False)
+    """What its engine demands of routers and probes; for the route table only."""
     reason: str | None = None
     exit_code: int | None = None
     output_tail: list[str] = field(default_factory=list)

@@ -113,15 +113,16 @@ def is_news(fleet: Fleet, node_id: str, inventory: Inventory | None, shards: lis
         if found is None or found[1].node_id != node_id:
             return True
         shard = found[1]
-        said = (held.phase, held.http_port, held.rendezvous_port)
-        if said != (shard.phase, shard.http_port, shard.rendezvous_port):
+        said = (held.phase, held.http_port, held.rendezvous_port, held.api_key)
+        if said != (shard.phase, shard.http_port, shard.rendezvous_port, shard.api_key):
             return True
     return False
 
 
 def _offer(inventory: Inventory) -> tuple[object, ...]:
     """The part of an inventory that placement reads."""
-    return [(gpu.uuid, gpu.usable) for gpu in inventory.gpus], inventory.fabrics, inventory.engines
+    free_ports = None if inventory.free_ports is None else min(inventory.free_ports, 2)
+    return [(gpu.uuid, gpu.usable) for gpu in inventory.gpus], inventory.fabrics, inventory.engines, free_ports
 
 
 def witness(fleet: Fleet, replica_id: str, now: float) -> None:
@@ -218,6 +219,7 @@ def _update(replica: Replica, shard: Shard, held: HeldShard, now: float) -> list
     shard.version = held.version
     shard.http_port = held.http_port
     shard.rendezvous_port = held.rendezvous_port
+    shard.api_key = held.api_key
     shard.engine_pid = held.engine_pid or shard.engine_pid
     shard.progress = held.progress
     if held.output_tail:

@@ -177,6 +177,24 @@ def _engine_broken(node: Node, wanted: Wanted, room: Room) -> bool:
     return offer is not None and offer.problem is not None
 
 
+def _ports_wanted(wanted: Wanted) -> int:
+    # A leader serves at one and meets its workers at another, and any node of a gang may come to lead it. What an
+    # engine wants beside those its agent knows.
+    return 2 if wanted.profile.nodes > 1 else 1
+
+
+def _too_few_ports(node: Node, wanted: Wanted, room: Room) -> bool:
+    free = node.inventory.free_ports
+    return free is not None and free < _ports_wanted(wanted)
+
+
+def _ports_there(node: Node, wanted: Wanted) -> str:
+    free = node.inventory.free_ports
+    has = f"has {free} of {_ports_wanted(wanted)} free ports" if free else "has no free port"
+    where = f" in {node.inventory.port_range}" if node.inventory.port_range else ""
+    return f"{has}{where}; widen supervisor.port_range in its agent.yaml"
+
+
 def _engines_offered(node: Node, wanted: Wanted) -> str:
     offered = ", ".join(offer.name for offer in node.inventory.engines) or "no engine"
     return f"offers {offered}, not {wanted.profile.engine}; see engines in its agent.yaml"
@@ -223,6 +241,7 @@ FILTERS: tuple[Filter, ...] = (
     Filter("is not on the fabric that the profile names", _other_fabric, lasting=True, detail=_fabrics_there),
     # The node may be what the replica died of: its agent's silence only shows later.
     Filter("has not ended a shard of a failed replica yet", lambda n, w, r: n.node_id in r.ending),
+    Filter("has too few free ports for an engine", _too_few_ports, detail=_ports_there),
     Filter(
         "has too few free GPUs",
         lambda n, w, r: len(r.free(n)) < w.profile.gpus_per_node,

@@ -52,7 +52,13 @@ def leader_of(fleet: Fleet, replica: Replica) -> RouteEndpoint | None:
     node = fleet.nodes.get(leader.node_id)
     if node is None or node.address is None or leader.http_port is None or node.state is NodeState.LOST:
         return None
-    return RouteEndpoint(id=replica.replica_id, host=node.address, port=leader.http_port, node=node.node_id)
+    return RouteEndpoint(
+        id=replica.replica_id,
+        host=node.address,
+        port=leader.http_port,
+        node=node.node_id,
+        api_key=leader.api_key,
+    )
 
 
 def _unconfirmed(replica: Replica | None) -> bool:

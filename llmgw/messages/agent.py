@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from llmgw.messages.findings import Finding
+from llmgw.messages.secrets import shown_without
 
 # Sizes are bounded where they enter: a node with 10,000 GPUs is a mistake or an attack.
 NODE_ID_PATTERN = r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$"
@@ -23,6 +24,7 @@ POLL_WAIT_S = 25.0
 BODY_BYTES_MAX = 16 * 1024 * 1024
 LOG_CHUNK_BYTES_MAX = 256 * 1024
 HELP_CHARS_MAX = 1024 * 1024
+EXTRA_PORTS_MAX = 256
 
 NodeId = Annotated[str, msgspec.Meta(pattern=NODE_ID_PATTERN)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -31,6 +33,8 @@ Label = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern=r"^[^\
 HelpString = Annotated[str, msgspec.Meta(max_length=HELP_CHARS_MAX)]
 TcpPort = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+# What a header can carry: it stands behind `Authorization: Bearer`.
+EngineKey = Annotated[str, msgspec.Meta(min_length=16, max_length=256, pattern=r"^[!-~]+$")]
 
 ShardPhase = Literal["fetching", "waiting", "starting", "ready", "stopping", "stopped", "failed"]
 # Phases in which a shard's processes may hold GPUs. `stopped` and `failed` are said only when nothing is left.
@@ -106,6 +110,10 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     ports: Annotated[list[Port], msgspec.Meta(max_length=PORTS_PER_NODE_MAX)] = []
     fabrics: Annotated[list[FabricOffer], msgspec.Meta(max_length=64)] = []
     engines: Annotated[list[EngineOffer], msgspec.Meta(max_length=16)] = []
+    free_ports: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
+    """TCP ports of the node's range that a new shard could be given, counted up to 64. `None` is unknown."""
+    port_range: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    """`21000-21999`, both ends included."""
     findings: Annotated[list[Finding], msgspec.Meta(max_length=256)] = []
 
 
@@ -160,6 +168,11 @@ class HeldShard(msgspec.Struct, frozen=True, kw_only=True):
     http_port: TcpPort | None = None
     """Where rank 0 serves (or will serve) HTTP, on the node's address."""
     rendezvous_port: TcpPort | None = None
+    extra_ports: Annotated[list[TcpPort], msgspec.Meta(max_length=EXTRA_PORTS_MAX)] = []
+    """Further ports that its engine was given, for its own ends."""
+    api_key: EngineKey | None = None
+    """What the engine demands of whoever talks to it: for routers and probes, and shown to nobody. None: it
+    demands nothing, or it serves nothing."""
     reason: str | None = None
     exit_code: int | None = None
     """Of the engine: negative is a signal, None is unknown (an adopted process that was not our child)."""
@@ -167,6 +180,9 @@ class HeldShard(msgspec.Struct, frozen=True, kw_only=True):
     engine_pid: int | None = None
     phase_age_s: float = 0.0
     progress: Progress | None = None
+
+    def __repr__(self) -> str:
+        return shown_without(self, "api_key")
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from llmgw.messages.secrets import shown_without
+
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -38,6 +40,9 @@ class RouteEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     base_path: str = ""
     api_key: str | None = None
     upstream_model: str | None = None
+
+    def __repr__(self) -> str:
+        return shown_without(self, "api_key")
 
 
 class ModelRoute(msgspec.Struct, frozen=True, kw_only=True):

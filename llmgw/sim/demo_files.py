@@ -64,6 +64,10 @@ def write_node(
     engines: dict[str, Any] = {"sim": {"enabled": True}}
     if options.gguf is not None and node == "node04":
         engines["llamacpp"] = {"bin": options.llama_server or "llama-server", "parallel": 2}
+    supervisor = {"work_dir": str(home / "work"), "stop_timeout": "5s", "health_interval": "500ms"}
+    if os.geteuid() == 0:
+        # A demo's folder is closed to others, also to a user that this machine has for engines.
+        supervisor["engine_user"] = "root"
     config = {
         "node_id": node,
         "server": server,
@@ -79,7 +83,7 @@ def write_node(
         "fabrics": [{"name": fabric, "hcas": hardware.adapters, "rate_gbps": 400}],
         "discovery": {"nvidia_smi": str(hardware.nvidia_smi), "ib_root": str(hardware.ib_root)},
         "engines": engines,
-        "supervisor": {"work_dir": str(home / "work"), "stop_timeout": "5s", "health_interval": "500ms"},
+        "supervisor": supervisor,
     }
     write_private(home / "agent.yaml", yaml.safe_dump(config, sort_keys=False))
 

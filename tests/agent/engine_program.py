@@ -24,7 +24,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("content-length", 0)))
-        if "never-answers" in sys.argv:
+        key = os.environ.get("PROGRAM_API_KEY")
+        if key is not None and self.headers.get("authorization") != f"Bearer {key}":
+            self.answer(401, b'{"error": "Unauthorized"}')
+        elif "never-answers" in sys.argv:
             self.answer(200, b'{"error": {"message": "core dead"}}')
         else:
             self.answer(200, b'{"choices": []}')

@@ -11,6 +11,7 @@ from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.supervisor import Supervisor, real_work_dir
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import HttpCheck, LaunchContext, LaunchPlan, ProcessPlan, inherited_env
+from llmgw.engines.probes import with_key
 from llmgw.hardware.gpu_processes import GpuProcesses
 from llmgw.hardware.gpus import GpuReading
 from llmgw.messages.agent import FabricOffer, Gpu, HeldShard, Inventory, ShardSpec
@@ -24,25 +25,33 @@ class ProgramAdapter:
     """Runs `engine_program.py` with the spec's args; `sidecar:WORD` among them starts a sidecar."""
 
     name = "program"
+    python = sys.executable
+    progress_counters: tuple[str, ...] = ()
+    takes_key = True
 
     def offered(self, config: AgentConfig) -> bool:
         return True
 
     def program(self, config: AgentConfig) -> str:
-        return sys.executable
+        return self.python
+
+    def extra_ports(self, spec: ShardSpec, config: AgentConfig) -> int:
+        return next((int(word.partition("=")[2]) for word in spec.args if word.startswith("extra-ports=")), 0)
 
     def problems(self, spec: ShardSpec, context: LaunchContext) -> list[str]:
         return ["the profile asks for the impossible"] if "impossible" in spec.args else []
 
     def plan(self, spec: ShardSpec, context: LaunchContext) -> LaunchPlan:
         env = {**inherited_env(context.base_env), **spec.env}
-        program = [sys.executable, str(PROGRAM)]
+        if context.api_key is not None:
+            env["PROGRAM_API_KEY"] = context.api_key
+        program = [self.python, str(PROGRAM)]
         if "no-such-program" in spec.args:
             program = ["/nonexistent/engine"]
         serving = ["--port", str(context.http_port)] if spec.rank == 0 else []
         words = [word for word in spec.args if not word.startswith("sidecar:")]
         sidecars = [
-            ProcessPlan(name="sidecar", argv=[sys.executable, str(PROGRAM), word.partition(":")[2]], env=env)
+            ProcessPlan(name="sidecar", argv=[self.python, str(PROGRAM), word.partition(":")[2]], env=env)
             for word in spec.args
             if word.startswith("sidecar:")
         ]
@@ -50,7 +59,9 @@ class ProgramAdapter:
             engine=ProcessPlan(name="engine", argv=[*program, *serving, *words], env=env),
             sidecars=sidecars,
             load=HttpCheck(method="GET", path="/health", timeout_s=2) if serving else None,
-            readiness=HttpCheck(method="POST", path="/v1/completions", body=b"{}", timeout_s=2)
+            readiness=with_key(
+                HttpCheck(method="POST", path="/v1/completions", body=b"{}", timeout_s=2), context.api_key
+            )
             if serving
             else None,
         )
@@ -88,7 +99,11 @@ def make_config(work_dir: Path, **supervisor: Any) -> AgentConfig:
 
 
 def make_supervisor(
-    config: AgentConfig, *, inventory: InventorySource | None = None, gpu_memory: GpuMemory | None = None
+    config: AgentConfig,
+    *,
+    inventory: InventorySource | None = None,
+    gpu_memory: GpuMemory | None = None,
+    **more: Any,
 ) -> Supervisor:
     return Supervisor(
         config=config,
@@ -96,6 +111,7 @@ def make_supervisor(
         adapter=find_adapter,
         inventory=inventory or FixedInventory(),
         gpu_memory=gpu_memory or GpuMemory(lambda: IDLE, work_dir=real_work_dir(config)),
+        **more,
     )
 
 

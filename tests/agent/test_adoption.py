@@ -47,6 +47,7 @@ def agent_killed_when(work_dir: Path, phase: str, *words: str) -> int | None:
                 return None
             if now == phase and pid.strip() != "None":
                 wait_until(lambda: read_record(work_dir).processes, "the engine's pid is on disk")
+                wait_until(lambda: read_record(work_dir).phase == phase, "so is its phase")
                 return int(pid)
         raise AssertionError(f"the agent ended before its shard was {phase}")
     finally:
@@ -131,7 +132,7 @@ def test_an_adopted_engine_that_dies_is_seen_within_a_second(work_dir: Path) -> 
 def test_an_engine_that_died_with_no_agent_fails_and_its_orphans_are_ended(work_dir: Path) -> None:
     pid = agent_killed_when(work_dir, "ready", "leaves-orphan")
     assert pid is not None
-    orphan = int((work_dir / "shards" / "r1-0" / "orphan.pid").read_text())
+    orphan = int((work_dir / "shards" / "r1-0" / "run" / "orphan.pid").read_text())
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not alive(pid), "the engine is gone")
     assert alive(orphan)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pwd
 import stat
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -16,6 +18,7 @@ from llmgw.agent.engine_help import HelpError, ask_engine
 from llmgw.agent.help_answers import HelpAnswers
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.registry import adapter
+from llmgw.hardware.engine_user import Account
 from tests.agent.waiting import until
 from tests.engines.help_texts import whole_help
 
@@ -177,12 +180,20 @@ def test_an_agent_asks_the_program_that_its_configuration_names(tmp_path: Path) 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
 def test_an_agent_asks_an_engine_as_the_user_that_engines_run_as(tmp_path: Path) -> None:
-    path = program(tmp_path / "vllm", "id -u; id -G")
+    path = program(tmp_path / "vllm", 'echo "$(id -u) $HOME"')
     for folder in (tmp_path, *tmp_path.parents[:3]):
         folder.chmod(folder.stat().st_mode | 0o011)
-    become = {"user": 65534, "group": 65534, "extra_groups": [65534]}
-    answers = HelpAnswers(config(vllm={"bin": path}), os.environ, become)
-    assert asyncio.run(answers("q", "vllm")).text == "65534\n65534\n"
+    nobody = pwd.getpwnam("nobody")
+    account = Account(name="nobody", uid=nobody.pw_uid, gid=nobody.pw_gid, home=nobody.pw_dir)
+    answers = HelpAnswers(config(vllm={"bin": path}), os.environ, account)
+    assert asyncio.run(answers("q", "vllm")).text == f"{nobody.pw_uid} {tempfile.gettempdir()}\n"
+
+
+def test_an_agent_that_finds_nobody_to_run_engines_as_asks_none(tmp_path: Path) -> None:
+    path = program(tmp_path / "vllm", f"touch {tmp_path}/asked")
+    answers = HelpAnswers(config(vllm={"bin": path}), os.environ, None, "there is no such user")
+    assert asyncio.run(answers("q", "vllm")).error == "there is no such user"
+    assert not (tmp_path / "asked").exists()
 
 
 def test_a_package_in_the_current_folder_is_not_taken_for_the_engine(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class Node:
         return make_spec(shard_id, *words, gpus=[uuid], env=env)
 
     def leak_pid(self, shard_id: str) -> int:
-        return int((self.work_dir / "shards" / shard_id / "leak.pid").read_text())
+        return int((self.work_dir / "shards" / shard_id / "run" / "leak.pid").read_text())
 
     async def reach(self, shard_id: str, phase: str, words: str = "") -> HeldShard:
         return await reach(self.supervisor, shard_id, phase, words)

@@ -63,3 +63,28 @@ def test_a_tail_is_free_of_colours_bars_and_control_characters(tmp_path: Path) -
 def test_a_stream_is_a_name_and_never_a_path(tmp_path: Path, stream: str) -> None:
     with pytest.raises(LogError, match="is not the name of an output stream"):
         read_piece(tmp_path, stream, offset=0, lines=0)
+
+
+def test_a_key_that_an_engine_prints_is_masked_wherever_a_piece_begins_or_ends(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text("api_key='s3cr3t', tp=2\nloaded\n")
+    whole = read_piece(tmp_path, "engine", offset=0, lines=0, secret="s3cr3t")
+    assert whole.text == "api_key='******', tp=2\nloaded\n"
+    assert whole.next_offset == log.stat().st_size
+    for offset in range(30):
+        piece = read_piece(tmp_path, "engine", offset=offset, lines=0, secret="s3cr3t")
+        assert piece.text == whole.text[offset:]
+    assert read_tail(tmp_path, "engine", 5, secret="s3cr3t")[0] == "api_key='******', tp=2"
+    rotate(log, at_bytes=1)
+    log.write_text("again s3cr3t\n")
+    assert "s3cr3t" not in read_piece(tmp_path, "engine", offset=0, lines=0, secret="s3cr3t").text
+
+
+def test_a_piece_that_ends_within_the_key_shows_no_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmgw.agent.logs.LOG_CHUNK_BYTES_MAX", 12)
+    (tmp_path / "engine.log").write_text("api_key='s3cr3t'\n")
+    first = read_piece(tmp_path, "engine", offset=0, lines=0, secret="s3cr3t")
+    second = read_piece(tmp_path, "engine", offset=first.next_offset, lines=0, secret="s3cr3t")
+    assert first.text + second.text == "api_key='******'\n"

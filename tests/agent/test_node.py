@@ -17,7 +17,7 @@ from llmgw.agent import inventory as inventory_module
 from llmgw.agent.inventory import InventoryReader
 from llmgw.agent.main import AgentError, lock_work_dir, run_agent
 from llmgw.agent.only_one import claim_node
-from llmgw.agent.ports import NoFreePort, choose_ports
+from llmgw.agent.ports import NoFreePort, PortsWanted, choose_ports, count_free
 from llmgw.agent.processes import Exit
 from llmgw.engines.offers import engine_offers
 from llmgw.messages.agent import Gpu, Inventory
@@ -80,11 +80,36 @@ def test_ports_of_shards_that_ended_lately_are_chosen_last() -> None:
         probe.bind(("127.0.0.1", 0))
         low = min(probe.getsockname()[1], 65500)
     ports = range(low, low + 30)
-    first = choose_ports(1, ports, "127.0.0.1", held=[], recent=[])[0]
-    assert choose_ports(1, ports, "127.0.0.1", held=[first])[0] != first
-    assert choose_ports(1, ports, "127.0.0.1", held=[], recent=[first])[0] != first
+    one = PortsWanted(http=True)
+    first = choose_ports(one, ports, "127.0.0.1", held=[], recent=[]).http
+    assert first is not None
+    assert choose_ports(one, ports, "127.0.0.1", held=[first]).http != first
+    assert choose_ports(one, ports, "127.0.0.1", held=[], recent=[first]).http != first
     with pytest.raises(NoFreePort, match="31 free ports are needed"):
-        choose_ports(31, ports, "127.0.0.1", held=[])
+        choose_ports(PortsWanted(extra=31), ports, "127.0.0.1", held=[])
+
+
+def test_ports_that_engines_bind_on_every_address_are_free_on_every_address() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.7", 0))
+        listener.listen()
+        taken = listener.getsockname()[1]
+        ports = range(taken, taken + 1)
+        assert choose_ports(PortsWanted(http=True), ports, "127.0.0.1", held=[]).http == taken
+        with pytest.raises(NoFreePort):
+            choose_ports(PortsWanted(rendezvous=True), ports, "127.0.0.1", held=[])
+        with pytest.raises(NoFreePort):
+            choose_ports(PortsWanted(extra=1), ports, "127.0.0.1", held=[])
+
+
+def test_free_ports_are_counted_without_those_that_shards_hold_or_somebody_listens_at() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        taken = listener.getsockname()[1]
+        assert count_free(range(taken, taken + 1), "127.0.0.1", held=[]) == 0
+    assert count_free(range(taken, taken + 1), "127.0.0.1", held=[]) == 1
+    assert count_free(range(taken, taken + 1), "127.0.0.1", held=[taken]) == 0
+    assert count_free(range(taken, taken + 1), "192.0.2.1", held=[]) is None
 
 
 def test_an_inventory_that_hangs_delays_no_heartbeat_and_is_a_finding(

@@ -95,7 +95,7 @@ def test_an_engine_runs_in_a_session_of_its_own_in_its_folder_with_the_marker(tm
             await node.supervisor.start(make_spec(env={"MINE": "1", "LLMGW_SHARD": "forged"}))
             ready = await node.reach("ready")
             folder = tmp_path / "shards" / "r1-0"
-            env = json.loads((folder / "environment.json").read_text())
+            env = json.loads((folder / "run" / "environment.json").read_text())
             assert env["LLMGW_SHARD"] == "r1-0"
             assert env["LLMGW_WORK_DIR"] == os.path.realpath(tmp_path)
             assert env["SPT_NOENV"] == "1"
@@ -161,7 +161,7 @@ def test_a_grandchild_that_left_the_session_is_ended_with_its_shard(tmp_path: Pa
         async with running(tmp_path, stop_timeout="500ms") as node:
             await node.supervisor.start(make_spec("r1-0", "leaves-orphan"))
             await node.reach("ready")
-            orphan = int((tmp_path / "shards" / "r1-0" / "orphan.pid").read_text())
+            orphan = int((tmp_path / "shards" / "r1-0" / "run" / "orphan.pid").read_text())
             assert alive(orphan)
             await node.supervisor.stop("r1-0", "drained")
             await node.reach("stopped")
@@ -178,7 +178,7 @@ def test_an_engine_that_dies_fails_its_shard_with_code_and_last_output(tmp_path:
             assert failed.reason == "engine exited with code 3"
             assert failed.exit_code == 3
             assert failed.output_tail == ["engine begins", "CUDA error: out of memory"]
-            assert not alive(int((tmp_path / "shards" / "r1-0" / "orphan.pid").read_text()))
+            assert not alive(int((tmp_path / "shards" / "r1-0" / "run" / "orphan.pid").read_text()))
 
     run(test)
 

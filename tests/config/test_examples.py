@@ -42,9 +42,10 @@ def test_every_example_loads_as_it_is() -> None:
     assert sorted(path.name for path in EXAMPLES.glob("*.yaml")) == ["agent.yaml", "laptop.yaml", "server.yaml"]
     assert agent.engines.vllm is not None
     assert laptop.models[0].endpoints
-    several, quantised, static = server.models
+    several, quantised, embedding, pair, static = server.models
     assert (several.profiles[0].engine, several.profiles[0].nodes) == ("vllm", 2)
     assert quantised.profiles[0].engine == "llamacpp"
+    assert (embedding.task, pair.profiles[0].engine) == ("embedding", "sglang")
     assert len(static.endpoints) == 2
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pwd
 import sys
 import threading
 import time
@@ -22,6 +24,7 @@ from llmgw.server.peer_protocol import PeerHttpToolsProtocol
 from llmgw.sim.hardware import write_hardware
 
 DAY = 86400.0
+OWN_USER = pwd.getpwuid(os.geteuid()).pw_name
 
 
 class Site:
@@ -55,7 +58,7 @@ class Site:
             "fabrics": [{"name": "ib-a", "hcas": ["mlx5_0", "mlx5_1"], "rate_gbps": 400}],
             "discovery": {"nvidia_smi": str(self.hardware.nvidia_smi), "ib_root": str(self.hardware.ib_root)},
             "engines": {"sim": {"enabled": True}, "llamacpp": {"bin": sys.executable}},
-            "supervisor": {"work_dir": str(self.folder / "work")},
+            "supervisor": {"work_dir": str(self.folder / "work"), "engine_user": OWN_USER},
         }
         return facts | changes
 

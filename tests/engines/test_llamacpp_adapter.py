@@ -44,6 +44,34 @@ def test_a_file_is_served_under_its_names_on_the_shards_gpus() -> None:
     assert plan.readiness.path == "/v1/chat/completions"
 
 
+def test_the_key_is_given_by_the_environment_and_the_checks_carry_it() -> None:
+    plan = adapter("llamacpp").plan(gguf(), context(gguf(), ENGINES, api_key="s3cr3t"))
+    assert plan.engine.env["LLAMA_API_KEY"] == "s3cr3t"
+    assert plan.readiness is not None
+    assert plan.readiness.headers["authorization"] == "Bearer s3cr3t"
+    assert not any("s3cr3t" in argument for argument in plan.engine.argv)
+    assert "s3cr3t" not in repr(plan)
+
+
+def test_without_a_key_of_its_own_it_takes_none_from_the_agents_environment() -> None:
+    assert "LLAMA_API_KEY" not in adapter("llamacpp").plan(gguf(), context(gguf(), ENGINES)).engine.env
+
+
+def test_a_source_that_was_fetched_is_loaded_from_where_it_lies() -> None:
+    shard = gguf(source="https://example.org/x.gguf?download=true")
+    node = context(shard, ENGINES, model_path="/weights/ab12/x.gguf")
+    assert adapter("llamacpp").problems(shard, node) == []
+    assert adapter("llamacpp").plan(shard, node).engine.argv[2] == "/weights/ab12/x.gguf"
+
+
+def test_what_a_profile_sets_against_us_is_told() -> None:
+    shard = gguf(env={"LLAMA_ARG_KV_UNIFIED": "false"}, args=["--no-webui"])
+    plan = adapter("llamacpp").plan(shard, context(shard, ENGINES))
+    (warning,) = plan.warnings
+    assert "LLAMA_ARG_KV_UNIFIED" in warning
+    assert plan.engine.argv.count("--no-webui") == 1
+
+
 def test_without_gpus_every_device_is_hidden_from_it() -> None:
     shard = gguf(gpus=[], task="embedding")
     plan = adapter("llamacpp").plan(shard, context(shard, ENGINES))
@@ -82,6 +110,10 @@ def test_a_relative_path_is_seen_from_the_agents_folder(tmp_path: Any, monkeypat
         ({"args": ["-dev", "CUDA0"]}, "-dev"),
         ({"args": ["--rpc", "10.0.0.9:50052"]}, "--rpc"),
         ({"args": ["--ctx-size=4096"]}, "--ctx-size and 4096"),
+        ({"args": ["--hf-token", "x"]}, "HF_TOKEN"),
+        ({"args": ["--gpt-oss-20b-default"]}, "source says what is loaded"),
+        ({"args": ["-sm", "none"]}, "uses one GPU"),
+        ({"args": ["--ctx_size", "4k"]}, "it takes 4k for 4"),
         ({"args": ["-c", "4k"]}, "it takes 4k for 4"),
         ({"env": {"LLAMA_API_KEY": "x"}}, "LLAMA_API_KEY"),
         ({"env": {"CUDA_VISIBLE_DEVICES": "0"}}, "CUDA_VISIBLE_DEVICES"),

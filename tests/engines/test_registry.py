@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
-from llmgw.config.agent import AgentConfig, Engines, LlamacppEngine, SimEngine
-from llmgw.engines.registry import adapter, offered
+from llmgw.config.agent import AgentConfig, Engines, LlamacppEngine, SglangEngine, SimEngine, VllmEngine
+from llmgw.config.catalog import EngineName
+from llmgw.engines.registry import adapter, missing, offered
 
 
 def config(engines: Engines) -> AgentConfig:
@@ -13,17 +16,22 @@ def config(engines: Engines) -> AgentConfig:
 
 
 def test_an_engine_is_found_by_the_catalogs_word_for_it() -> None:
-    assert adapter("sim").name == "sim"
-    assert adapter("llamacpp").name == "llamacpp"
+    for name in get_args(EngineName):
+        assert adapter(name).name == name
 
 
 def test_an_unknown_engine_is_refused_with_the_names_that_exist() -> None:
-    with pytest.raises(ValueError, match=r"'tgi'.*llamacpp, sim"):
+    with pytest.raises(ValueError, match=r"'tgi'.*llamacpp, sglang, sim, vllm"):
         adapter("tgi")
 
 
 def test_a_node_offers_what_it_is_configured_to_run() -> None:
     assert offered(config(Engines())) == []
+    every = Engines(
+        llamacpp=LlamacppEngine(), sglang=SglangEngine(), sim=SimEngine(enabled=True), vllm=VllmEngine()
+    )
+    assert [each.name for each in offered(config(every))] == ["llamacpp", "sglang", "sim", "vllm"]
+    assert missing(config(every)) == []
     both = Engines(llamacpp=LlamacppEngine(bin="/opt/llama-server"), sim=SimEngine(enabled=True))
     assert [each.name for each in offered(config(both))] == ["llamacpp", "sim"]
     assert adapter("llamacpp").program(config(both)) == "/opt/llama-server"

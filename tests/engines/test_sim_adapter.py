@@ -84,7 +84,7 @@ def test_readiness_is_one_token_of_the_models_task(task: str, path: str, body: d
 def test_a_profile_may_not_move_the_engine_or_change_its_place_in_the_replica(args: list[str]) -> None:
     shard = spec(args=args)
     (sentence,) = adapter("sim").problems(shard, context(shard))
-    assert args[0] in sentence
+    assert args[0].partition("=")[0] in sentence
 
 
 def test_a_task_that_it_does_not_do_and_a_forbidden_variable_are_sentences() -> None:
@@ -94,6 +94,20 @@ def test_a_task_that_it_does_not_do_and_a_forbidden_variable_are_sentences() -> 
     assert "chat, completion, embedding" in task
     assert "LD_PRELOAD" in variable
     assert adapter("sim").problems(spec(), context(spec())) == []
+
+
+def test_ranks_of_several_nodes_are_told_their_networks_as_real_engines_are() -> None:
+    shard = spec(nodes=2, env={"NCCL_IB_HCA": "mlx5_1"})
+    node = {"rendezvous_host": "10.0.0.5", "rendezvous_port": 21002, "mgmt_interface": "eno1"}
+    env = adapter("sim").plan(shard, context(shard, adapters=["mlx5_0:1", "mlx5_1:1"], **node)).engine.env
+    assert (env["NCCL_SOCKET_IFNAME"], env["NCCL_IB_HCA"]) == ("=eno1", "=mlx5_1:1")
+
+
+def test_the_key_is_in_the_environment_and_in_the_checks() -> None:
+    plan = adapter("sim").plan(spec(), context(spec(), api_key="s3cr3t"))
+    assert plan.engine.env["LLMGW_SIM_API_KEY"] == "s3cr3t"
+    assert plan.load is not None
+    assert plan.load.headers == {"authorization": "Bearer s3cr3t"}
 
 
 def test_it_is_off_unless_it_is_asked_for() -> None:

@@ -295,3 +295,17 @@ def _metrics(running: Program) -> str:
 
 def _tokens(running: Program) -> float:
     return metric(_metrics(running), "vllm:generation_tokens_total")
+
+
+def test_with_a_key_it_answers_only_those_who_know_it_as_vllm_does() -> None:
+    with sim_engine(LLMGW_SIM_API_KEY="s3cr3t") as running:
+        url = running.url()
+        body = {"model": "tiny", "prompt": "Hi", "max_tokens": 1}
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "s3cr3t"}):
+            refused = http.post(f"{url}/v1/completions", json=body, headers=headers)
+            assert (refused.status_code, refused.json()) == (401, {"error": "Unauthorized"})
+        headers = {"authorization": "Bearer s3cr3t"}
+        assert http.post(f"{url}/v1/completions", json=body, headers=headers).status_code == 200
+        assert http.get(f"{url}/v1/models").status_code == 401
+        assert http.get(f"{url}/health").status_code == http.get(f"{url}/metrics").status_code == 200
+        assert "s3cr3t" not in running.output + running.errors
