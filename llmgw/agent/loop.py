@@ -20,10 +20,12 @@ from llmgw.agent.conversation import Backoff, Clock, Keeper, Life, Transport, Tr
 from llmgw.messages.agent import (
     SHARDS_PER_NODE_MAX,
     Command,
+    EngineHelp,
     HeldShard,
     Inventory,
     LogChunk,
     Poll,
+    ReadEngineHelp,
     ReadLog,
     Refusal,
     Register,
@@ -37,12 +39,16 @@ from llmgw.messages.agent import (
 log = structlog.get_logger("agent")
 
 FEATURES = ["start", "stop", "logs", "renew"]
+ENGINE_HELP_FEATURE = "engine_help"
 CALL_TIMEOUT_S = 30.0
 # Beyond the wait that the server promised: its own work, and a slow network.
 POLL_MARGIN_S = 15.0
 POLL_WAIT_S_MAX = 120.0
 LOGS_WAITING_MAX = 64
 LOGS_PER_REPORT = 8
+# Each imports an engine, which takes gigabytes of memory for some seconds.
+HELPS_AT_ONCE_MAX = 2
+HELPS_WAITING_MAX = 4
 # While nothing works, the log says so this often and not at every try.
 COMPLAIN_EVERY_S = 60.0
 
@@ -75,7 +81,8 @@ class _Sequenced(msgspec.Struct):
 class AgentLoop:
     """One agent's side of the conversation. `run` returns only by being cancelled.
 
-    `inventory` reads what the node has, in bounded time and without raising.
+    `inventory` reads what the node has, and `engine_help` (of a request id and an engine) asks an engine for its
+    help text; both in bounded time and without raising. Without `engine_help` that feature is not offered.
     """
 
     def __init__(
@@ -91,6 +98,7 @@ class AgentLoop:
         heartbeat_interval_s: float,
         reconnect_base_s: float,
         reconnect_max_s: float,
+        engine_help: Callable[[str, str], Awaitable[EngineHelp]] | None = None,
         features: list[str] | None = None,
         version: str = __version__,
     ) -> None:
@@ -104,13 +112,17 @@ class AgentLoop:
         self._heartbeat_interval_s = heartbeat_interval_s
         self._reconnect_base_s = reconnect_base_s
         self._reconnect_max_s = reconnect_max_s
-        self._features = FEATURES if features is None else features
+        self._engine_help = engine_help
+        offered = FEATURES if engine_help is None else [*FEATURES, ENGINE_HELP_FEATURE]
+        self._features = offered if features is None else features
         self._version = version
         self._counter = 0
         self._news = asyncio.Event()
         # Only ids: what is sent is each shard's status at that moment, so the latest version wins by itself.
         self._changed: set[str] = set()
         self._logs: deque[LogChunk] = deque(maxlen=LOGS_WAITING_MAX)
+        self._helps: deque[EngineHelp] = deque(maxlen=HELPS_WAITING_MAX)
+        self._asking: set[asyncio.Task[None]] = set()
         self._complained_at: float | None = None
         self.session: str | None = None
         """The current session; None while there is none."""
@@ -119,17 +131,22 @@ class AgentLoop:
     async def run(self) -> None:
         """Register, converse until the session ends, and again."""
         between = self._backoff()
-        while True:
-            registered = await self._register()
-            began = self._clock.now()
-            try:
-                await self._converse(registered)
-            finally:
-                self.session = None
-            if self._clock.now() - began >= self._reconnect_max_s:
-                between.reset()
-            # At once, but not the whole fleet in one instant; slower when sessions keep ending young.
-            await self._clock.sleep(between.next_s())
+        try:
+            while True:
+                registered = await self._register()
+                began = self._clock.now()
+                try:
+                    await self._converse(registered)
+                finally:
+                    self.session = None
+                if self._clock.now() - began >= self._reconnect_max_s:
+                    between.reset()
+                # At once, but not the whole fleet in one instant; slower when sessions keep ending young.
+                await self._clock.sleep(between.next_s())
+        finally:
+            for task in self._asking:
+                task.cancel()
+            await asyncio.gather(*self._asking, return_exceptions=True)
 
     def _on_change(self, shard_id: str) -> None:
         self._changed.add(shard_id)
@@ -166,6 +183,7 @@ class AgentLoop:
                 continue
             self._complained_at = None
             self._logs.clear()
+            self._helps.clear()
             self.session = registered.session
             log.info("registered", held=len(held), server_version=registered.server_version)
             return registered
@@ -202,7 +220,7 @@ class AgentLoop:
             before = acked
             for raw in answer.commands:
                 acked = await self._carry_out(raw, acked)
-            if answer.commands and (self._changed or self._logs):
+            if answer.commands and (self._changed or self._logs or self._helps):
                 # What a command changed is told before it is acknowledged: a GPU is never both unnamed by a
                 # command and not yet reported as held.
                 try:
@@ -253,6 +271,34 @@ class AgentLoop:
             )
             self._logs.append(chunk)
             self._news.set()
+        elif isinstance(command, ReadEngineHelp):
+            self._ask_for_help(command)
+
+    def _ask_for_help(self, command: ReadEngineHelp) -> None:
+        """Beside everything else: an engine may take a minute to answer, and no other command waits for it."""
+        if self._engine_help is None:
+            self._answer_help(command, "this agent does not ask engines for their help")
+            return
+        if len(self._asking) >= HELPS_AT_ONCE_MAX:
+            self._answer_help(command, f"{len(self._asking)} engines are being asked here already; ask again")
+            return
+        asked = self._engine_help(command.request_id, command.engine)
+
+        async def ask() -> None:
+            try:
+                self._helps.append(await asked)
+                self._news.set()
+            except Exception as exc:  # it does not raise; if it does, whoever asked still gets an answer
+                log.exception("asking an engine failed", engine=command.engine, error=repr(exc))
+                self._answer_help(command, f"the agent failed to ask {command.engine}; its log says why")
+
+        task = asyncio.create_task(ask())
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    def _answer_help(self, command: ReadEngineHelp, error: str) -> None:
+        self._helps.append(EngineHelp(request_id=command.request_id, engine=command.engine, error=error))
+        self._news.set()
 
     # Reports.
 
@@ -288,16 +334,19 @@ class AgentLoop:
     async def _report_news(self, registered: Registered) -> None:
         told, self._changed = self._changed, set()
         logs = [self._logs.popleft() for _ in range(min(LOGS_PER_REPORT, len(self._logs)))]
-        if not told and not logs:
+        # One a report: they are large.
+        helps = [self._helps.popleft()] if self._helps else []
+        if not told and not logs and not helps:
             return
         try:
             shards = [shard for shard in await self._keeper.held() if shard.spec.shard_id in told]
-            await self._report(registered, shards, logs=logs)
+            await self._report(registered, shards, logs=logs, helps=helps)
         except BaseException:
             self._changed |= told
             self._logs.extendleft(reversed(logs[: LOGS_WAITING_MAX - len(self._logs)]))
+            self._helps.extendleft(helps[: HELPS_WAITING_MAX - len(self._helps)])
             raise
-        if self._logs:
+        if self._logs or self._helps:
             self._news.set()
 
     async def _report(
@@ -307,12 +356,14 @@ class AgentLoop:
         *,
         inventory: Inventory | None = None,
         logs: list[LogChunk] | None = None,
+        helps: list[EngineHelp] | None = None,
     ) -> None:
         message = Report(
             session=registered.session,
             inventory=inventory,
             shards=shards[:SHARDS_PER_NODE_MAX],
             logs=logs or [],
+            helps=helps or [],
         )
         reported = await self._call("report", message, Reported, CALL_TIMEOUT_S, in_session=True)
         self._complained_at = None

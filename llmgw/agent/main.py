@@ -26,6 +26,7 @@ from llmgw.agent.conversation import Life, SystemClock
 from llmgw.agent.fabric_proof import FabricProof, data_counters
 from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.held import warning_findings
+from llmgw.agent.help_answers import HelpAnswers
 from llmgw.agent.https import HttpsTransport
 from llmgw.agent.inventory import InventoryReader
 from llmgw.agent.loop import AgentLoop
@@ -206,6 +207,7 @@ async def _run(config: AgentConfig) -> None:
         transport=transport,
         keeper=supervisor,
         inventory=inventory.fresh,
+        engine_help=HelpAnswers(config, os.environ, account, refusal),
         clock=SystemClock(),
         randomness=randomness,
         heartbeat_interval_s=config.heartbeat_interval,

@@ -11,13 +11,15 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 _READ_BYTES = 65536
 _KILL_WAIT_S = 2.0
 # A child of the program may hold the pipe open after the program itself has ended.
 _PIPE_POLL_S = 0.1
+_EXIT_POLL_S = 0.005
 
 _stuck_lock = threading.Lock()
 _stuck: dict[str, subprocess.Popen[bytes]] = {}
@@ -31,6 +33,14 @@ class ProgramError(Exception):
         self.remedy = remedy
 
 
+class NoProgramError(ProgramError):
+    """The file is executable and still nothing that this machine can run."""
+
+
+class ProgramHangsError(ProgramError):
+    """It was not done in time."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProgramOutput:
     """What a program said. `cut` is True when it said more than the limit and was ended for it."""
@@ -41,12 +51,22 @@ class ProgramOutput:
     cut: bool = False
 
 
-def run_program(argv: Sequence[str], *, timeout_s: float, output_bytes_max: int) -> ProgramOutput:
+def run_program(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    output_bytes_max: int,
+    env: Mapping[str, str] | None = None,
+    become: Mapping[str, Any] | None = None,
+    stop: threading.Event | None = None,
+) -> ProgramOutput:
     """Run `argv` without input, in the C locale, and return its output whatever its exit code.
 
-    Raises ProgramError when it cannot be started or is not done after `timeout_s`; it is killed then, with
-    its process group. A program that even SIGKILL does not end (a driver that hangs in the kernel) is left
-    behind, and not started again before it is gone: else every reading would add one.
+    `env` is its whole environment but for the locale; None is this process's own. `become` are Popen's `user`,
+    `group` and `extra_groups` for a program that runs as somebody else. Raises ProgramError when it cannot be
+    started, is not done after `timeout_s`, or `stop` is set meanwhile; it is killed then, with its
+    process group. A program that even SIGKILL does not end (a driver that hangs in the kernel) is left behind,
+    and not started again before it is gone: else every reading would add one.
     """
     name = argv[0]
     with _stuck_lock:
@@ -57,16 +77,22 @@ def run_program(argv: Sequence[str], *, timeout_s: float, output_bytes_max: int)
                 "look at the kernel log (dmesg) for the driver's error; usually only a reboot helps",
             )
         _stuck.pop(name, None)
-    process = _start(argv)
+    process = _start(argv, os.environ if env is None else env, become or {})
     try:
-        return _collect(process, name, timeout_s, output_bytes_max)
+        return _collect(process, name, timeout_s, output_bytes_max, stop or threading.Event())
+    except ProgramError:
+        raise
+    except BaseException:
+        # Ctrl-C reaches this process only, since the program has a session of its own.
+        _kill(process, name)
+        raise
     finally:
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
 
 
-def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(argv: Sequence[str], env: Mapping[str, str], become: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     name = argv[0]
     try:
         return subprocess.Popen(
@@ -75,7 +101,8 @@ def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            env={**os.environ, "LC_ALL": "C"},
+            env={**env, "LC_ALL": "C"},
+            **become,
         )
     except FileNotFoundError:
         raise ProgramError(f"{name} does not exist (or its interpreter does not)", "correct its path") from None
@@ -83,14 +110,14 @@ def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
         raise ProgramError(f"{name} is not executable by this user", f"chmod a+rx {name}") from None
     except OSError as error:
         if error.errno == errno.ENOEXEC:
-            raise ProgramError(
+            raise NoProgramError(
                 f"{name} is not a program for this machine", "install the one for this architecture"
             ) from None
         raise ProgramError(f"{name} cannot be started: {error.strerror}", "correct its path") from None
 
 
 def _collect(
-    process: subprocess.Popen[bytes], name: str, timeout_s: float, output_bytes_max: int
+    process: subprocess.Popen[bytes], name: str, timeout_s: float, output_bytes_max: int, stop: threading.Event
 ) -> ProgramOutput:
     assert process.stdout is not None
     assert process.stderr is not None
@@ -102,7 +129,7 @@ def _collect(
         selector.register(process.stderr, selectors.EVENT_READ, "stderr")
         while selector.get_map() and not cut:
             left_s = deadline - time.monotonic()
-            if left_s <= 0:
+            if left_s <= 0 or stop.is_set():
                 break
             events = selector.select(min(left_s, _PIPE_POLL_S))
             if not events and process.poll() is not None:
@@ -114,14 +141,17 @@ def _collect(
                 texts[key.data] += data
             cut = sum(map(len, texts.values())) > output_bytes_max
     if not cut:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        # What closed its output and stays is waited for in steps: the wait itself cannot be stopped.
+        while process.poll() is None and time.monotonic() < deadline and not stop.wait(_EXIT_POLL_S):
+            pass
+        if process.poll() is None:
             _kill(process, name)
-            raise ProgramError(
+            if stop.is_set():
+                raise ProgramError(f"{name} was stopped before it had answered", "ask again")
+            raise ProgramHangsError(
                 f"{name} did not answer within {timeout_s:g} s and was killed",
                 "look at the kernel log (dmesg) for errors of the driver",
-            ) from None
+            )
     _kill(process, name)
     return ProgramOutput(
         code=process.returncode if process.returncode is not None else -signal.SIGKILL,

@@ -353,6 +353,40 @@ class CatalogRevisionView(msgspec.Struct, frozen=True, kw_only=True):
     ruling: bool = False
 
 
+class FlagCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """One flag of a command line, held against the engine's own help."""
+
+    flag: str
+    """As it would be given; one for a program that is started beside the engine with that program's name before
+    it, `ray start --head`."""
+    ok: bool | None
+    """None where the text is not whole and does not list it: nobody can tell."""
+    line: str | None = None
+    """The line of the help that lists it, or that says it was removed."""
+    nearest: str | None = None
+    """For a flag that is missing: the most similar one that exists."""
+
+
+class EngineCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether an engine takes every flag that llmgw (and a profile) would give it."""
+
+    engine: str
+    version: str | None
+    ok: bool | None
+    """True: all are taken; False: some are missing; None: the help text does not tell."""
+    truncated: bool
+    """The help text does not look whole."""
+    flags: list[FlagCheck]
+
+
+class CheckEngine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of `POST /api/v1/nodes/{node}/engine-check`."""
+
+    engine: str
+    args: list[str] = []
+    """A profile's own arguments, checked too."""
+
+
 class CreateToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of `POST /api/v1/tokens`."""
 

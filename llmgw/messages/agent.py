@@ -23,12 +23,14 @@ SHARDS_PER_NODE_MAX = 256
 POLL_WAIT_S = 25.0
 BODY_BYTES_MAX = 16 * 1024 * 1024
 LOG_CHUNK_BYTES_MAX = 256 * 1024
+HELP_CHARS_MAX = 1024 * 1024
 EXTRA_PORTS_MAX = 256
 
 NodeId = Annotated[str, msgspec.Meta(pattern=NODE_ID_PATTERN)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 # What stands in tables, metrics and history as a name: nothing in it may draw on a terminal or begin a line.
 Label = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+HelpString = Annotated[str, msgspec.Meta(max_length=HELP_CHARS_MAX)]
 TcpPort = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 # What a header can carry: it stands behind `Authorization: Bearer`.
@@ -245,7 +247,15 @@ class ReadLog(msgspec.Struct, frozen=True, kw_only=True, tag="read_log"):
     lines: int = 100
 
 
-Command = StartShard | StopShard | ReadLog
+class ReadEngineHelp(msgspec.Struct, frozen=True, kw_only=True, tag="read_engine_help"):
+    """Ask an engine of this node for its whole help text. Only for agents with the feature `engine_help`."""
+
+    seq: int
+    request_id: str
+    engine: str
+
+
+Command = StartShard | StopShard | ReadLog | ReadEngineHelp
 
 
 class Poll(msgspec.Struct, frozen=True, kw_only=True):
@@ -272,6 +282,21 @@ class LogChunk(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+class EngineHelp(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `ReadEngineHelp`. `error` is a sentence when the engine did not give its help.
+
+    `sidecars` is the help of programs that replicas may start beside the engine, by name; None is one that is
+    there and could not be asked.
+    """
+
+    request_id: str
+    engine: Name
+    text: HelpString = ""
+    version: Label | None = None
+    sidecars: Annotated[dict[Name, HelpString | None], msgspec.Meta(max_length=4)] = {}
+    error: str | None = None
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Heartbeats, transitions and answers. `shards` holds every shard whose status the server must learn.
 
@@ -283,6 +308,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     inventory: Inventory | None = None
     shards: Annotated[list[HeldShard], msgspec.Meta(max_length=SHARDS_PER_NODE_MAX)] = []
     logs: Annotated[list[LogChunk], msgspec.Meta(max_length=64)] = []
+    helps: Annotated[list[EngineHelp], msgspec.Meta(max_length=4)] = []
 
 
 class Reported(msgspec.Struct, frozen=True, kw_only=True):

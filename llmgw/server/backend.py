@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,14 @@ import structlog
 
 import llmgw
 from llmgw.config.catalog import Catalog, CatalogModel, Profile
+from llmgw.engines import registry
+from llmgw.engines.engine_check import check_engine
+from llmgw.engines.help_text import NotHelpError
 from llmgw.fleet.model import Node, NodeState, Replica
 from llmgw.messages.admin import (
+    CheckEngine,
     Done,
+    EngineCheck,
     ExplainView,
     FabricView,
     HistoryEntry,
@@ -46,6 +52,8 @@ from llmgw.server.views import (
 log = structlog.get_logger("server")
 
 LOG_TIMEOUT_S = 10.0
+# The agent gives an engine 60 s.
+HELP_TIMEOUT_S = 75.0
 HISTORY_WAIT_S = 5.0
 CHANGE_WAIT_S = 10.0
 REPLICAS_MAX = 1000
@@ -159,6 +167,26 @@ class Backend:
             text=chunk.text,
             shard_over=shard.over,
         )
+
+    async def check_engine(self, node_id: str, wish: CheckEngine) -> EngineCheck:
+        """Whether an engine of a node takes every flag that llmgw would give it, by the engine's own help."""
+        try:
+            adapter = registry.adapter(wish.engine)
+        except ValueError as error:
+            raise AdminError(404, "unknown-engine", str(error)) from None
+        self._node(node_id)
+        try:
+            told = await self._hub.read_engine_help(node_id, wish.engine, HELP_TIMEOUT_S)
+            if told.error is not None:
+                raise AdminError(409, "no-help", f"{node_id}: {told.error}")
+            checked = await asyncio.to_thread(
+                check_engine, adapter, told.text, sidecars=told.sidecars, version=told.version, args=wish.args
+            )
+        except HubError as error:
+            raise AdminError(error.status, error.code, error.message) from None
+        except NotHelpError as error:
+            raise AdminError(409, "no-help", f"{node_id}: {error}") from None
+        return checked.check
 
     # Changing.
 

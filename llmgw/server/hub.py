@@ -37,6 +37,7 @@ from llmgw.fleet.routes import routes
 from llmgw.fleet.settings import FleetSettings
 from llmgw.messages.agent import (
     Command,
+    EngineHelp,
     LogChunk,
     Register,
     Registered,
@@ -47,6 +48,7 @@ from llmgw.messages.findings import Finding
 from llmgw.messages.routes import RouteEndpoint, RouteTable, TableVersion, Telemetry
 from llmgw.server.failures import Failures
 from llmgw.server.mailbox import Mailbox
+from llmgw.server.questions import Answer, Questions
 from llmgw.server.request_tally import RequestTally
 
 log = structlog.get_logger("hub")
@@ -54,6 +56,7 @@ log = structlog.get_logger("hub")
 ROUNDS_MAX = 200
 """Rounds of reconcile in one turn. More is a decision that does not take; it is logged and tried again later."""
 LOG_REQUESTS_MAX = 256
+HELP_REQUESTS_MAX = 16
 CLONE_SHOWN_S = 300.0
 """A clone's agent tries for ever: one that was not heard for so long has been put right."""
 
@@ -144,7 +147,8 @@ class Hub:
         self._roll_back = roll_back
         self._mailboxes: dict[str, Mailbox] = {}
         self._sessions: dict[str, str] = {}
-        self._log_requests: dict[str, asyncio.Future[LogChunk]] = {}
+        self._log_requests: Questions[LogChunk] = Questions(LOG_REQUESTS_MAX)
+        self._help_requests: Questions[EngineHelp] = Questions(HELP_REQUESTS_MAX)
         self._created_s = int(clock.wall())
         self._routes_held = True
 
@@ -218,9 +222,9 @@ class Hub:
         if message.inventory is not None and message.inventory.fabrics != fabrics:
             self._memory.fabrics_changed(self.fleet.nodes[node_id], self.clock.wall())
         for chunk in message.logs:
-            waiting = self._log_requests.pop(chunk.request_id, None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(chunk)
+            self._log_requests.answered(chunk.request_id, chunk)
+        for told in message.helps:
+            self._help_requests.answered(told.request_id, told)
         return Reported(
             forget=[item.spec.shard_id for item in message.shards if item.phase in ("stopped", "failed")]
         )
@@ -229,22 +233,54 @@ class Hub:
         self, node_id: str, shard_id: str, stream: str, offset: int | None, lines: int, timeout_s: float
     ) -> LogChunk:
         """Ask a node for a part of a shard's output. Raises HubError 504 when it does not answer in time."""
+        return await self._ask(
+            node_id,
+            self._log_requests,
+            lambda mailbox, request: mailbox.read_log(request, shard_id, stream, offset, lines),
+            timeout_s,
+        )
+
+    async def read_engine_help(self, node_id: str, engine: str, timeout_s: float) -> EngineHelp:
+        """Ask a node for the help text of one of its engines. Raises HubError, 501 for too old an agent."""
+        node = self.fleet.nodes.get(node_id)
+        # A node without a session gets the other sentence: what its agent can do is known by its registration.
+        if node is not None and node.session is not None and "engine_help" not in node.features:
+            raise HubError(
+                501,
+                "old_agent",
+                f"the agent of {node_id} (llmgw {node.version or 'unknown'}) cannot ask engines for their help; "
+                "update llmgw there",
+            )
+        return await self._ask(
+            node_id,
+            self._help_requests,
+            lambda mailbox, request: mailbox.read_engine_help(request, engine),
+            timeout_s,
+        )
+
+    async def _ask(
+        self,
+        node_id: str,
+        questions: Questions[Answer],
+        put: Callable[[Mailbox, str], bool],
+        timeout_s: float,
+    ) -> Answer:
+        """Ask a node something whose answer comes in a report. Raises HubError 503 and 504."""
         mailbox = self._mailboxes.get(node_id)
         if mailbox is None or mailbox.closed:
-            raise HubError(503, "node_silent", f"{node_id} has no session now, so its logs cannot be read")
-        if len(self._log_requests) >= LOG_REQUESTS_MAX:
-            raise HubError(503, "busy", "too many log requests are waiting for answers; try again in a moment")
+            raise HubError(503, "node_silent", f"{node_id} has no session now, so it cannot be asked")
+        if questions.full:
+            raise HubError(503, "busy", "too many such requests are waiting for answers; try again in a moment")
         request_id = self._ids.request()
-        future: asyncio.Future[LogChunk] = asyncio.get_running_loop().create_future()
-        self._log_requests[request_id] = future
-        try:
-            if not mailbox.read_log(request_id, shard_id, stream, offset, lines):
+
+        def send() -> None:
+            if not put(mailbox, request_id):
                 raise HubError(503, "busy", f"too many commands wait for {node_id}; try again in a moment")
-            return await asyncio.wait_for(future, timeout_s)
+
+        try:
+            return await questions.ask(request_id, send, timeout_s)
         except TimeoutError:
             raise HubError(504, "node_silent", f"{node_id} did not answer within {timeout_s:.0f} s") from None
-        finally:
-            self._log_requests.pop(request_id, None)
 
     # What routers say.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from llmgw.messages.agent import Command, ReadLog, ShardSpec, StartShard, StopShard
+from llmgw.messages.agent import Command, ReadEngineHelp, ReadLog, ShardSpec, StartShard, StopShard
 
 COMMANDS_MAX = 1024
 """Unacknowledged commands of one node. Far above SHARDS_PER_NODE_MAX; beyond it log reads are refused."""
@@ -42,6 +42,13 @@ class Mailbox:
                 lines=lines,
             )
         )
+        return True
+
+    def read_engine_help(self, request_id: str, engine: str) -> bool:
+        """Queue a question for an engine's help; False when too much is queued already."""
+        if len(self._commands) >= COMMANDS_MAX:
+            return False
+        self._add(ReadEngineHelp(seq=self._next(), request_id=request_id, engine=engine))
         return True
 
     def acknowledge(self, seq: int) -> None:

@@ -16,10 +16,12 @@ from llmgw.agent.loop import AgentLoop
 from llmgw.messages.agent import (
     Command,
     Commands,
+    EngineHelp,
     HeldShard,
     Inventory,
     LogChunk,
     Poll,
+    ReadEngineHelp,
     ReadLog,
     Refusal,
     Register,
@@ -136,12 +138,14 @@ class Conversation:
         self.server = ScriptedServer()
         self.keeper = ListKeeper()
         self.inventories = 0
+        self.asking = 0
         self.loop = AgentLoop(
             node_id="node01",
             life=Life(boot_id="boot", instance="one", instance_started_at=12.5),
             transport=self.server,
             keeper=self.keeper,
             inventory=self.read_inventory,
+            engine_help=self.ask_engine,
             clock=LoopClock(),
             randomness=random.Random(7),
             heartbeat_interval_s=HEARTBEAT_S,
@@ -152,6 +156,13 @@ class Conversation:
     async def read_inventory(self) -> Inventory:
         self.inventories += 1
         return Inventory()
+
+    async def ask_engine(self, request_id: str, engine: str) -> EngineHelp:
+        self.asking += 1
+        await asyncio.sleep(30)
+        if engine == "broken":
+            raise RuntimeError("a defect")
+        return EngineHelp(request_id=request_id, engine=engine, text="usage: it")
 
     def times(self, name: str) -> list[float]:
         return [at for at, called in self.server.calls if called == name]
@@ -359,6 +370,54 @@ def test_output_that_was_asked_for_is_sent_and_forgotten_shards_are_dropped() ->
         assert it.keeper.forgotten[0] == "old"
 
     converse(test)
+
+
+def test_an_engine_is_asked_for_its_help_while_other_commands_go_on() -> None:
+    async def test(it: Conversation) -> None:
+        await until(lambda: it.server.polls)
+        assert "engine_help" in it.server.registers[0].features
+        it.server.commands.append(ReadEngineHelp(seq=1, request_id="q", engine="vllm"))
+        it.server.commands.append(StartShard(seq=2, spec=make_spec("a")))
+        await until(lambda: it.keeper.started == ["a"], 10)
+        await until(lambda: it.server.polls[-1].acked == 2, 10)
+        assert not helps(it)
+        await until(lambda: helps(it))
+        assert [(told.request_id, told.text, told.error) for told in helps(it)] == [("q", "usage: it", None)]
+
+    converse(test)
+
+
+def test_more_engines_than_two_at_once_and_a_failure_are_answered_with_sentences() -> None:
+    async def test(it: Conversation) -> None:
+        await until(lambda: it.server.polls)
+        it.server.commands += [
+            ReadEngineHelp(seq=at, request_id=f"q{at}", engine=engine)
+            for at, engine in enumerate(["vllm", "broken", "sglang"], 1)
+        ]
+        await until(lambda: helps(it), 10)
+        assert (helps(it)[0].request_id, "ask again" in (helps(it)[0].error or "")) == ("q3", True)
+        await until(lambda: len(helps(it)) == 3)
+        errors = {told.request_id: told.error for told in helps(it)}
+        assert errors["q1"] is None
+        assert "its log says why" in (errors["q2"] or "")
+        assert it.asking == 2
+        assert all(len(report.helps) <= 1 for report in it.server.reports)
+
+    converse(test)
+
+
+def test_an_answer_that_did_not_arrive_is_sent_again() -> None:
+    async def test(it: Conversation) -> None:
+        await until(lambda: it.server.polls)
+        it.server.first["report"] = [TransportError("away")] * 12
+        it.server.commands.append(ReadEngineHelp(seq=1, request_id="q", engine="vllm"))
+        await until(lambda: helps(it))
+
+    converse(test)
+
+
+def helps(it: Conversation) -> list[EngineHelp]:
+    return [told for report in it.server.reports for told in report.helps]
 
 
 def test_a_command_of_a_newer_server_does_not_hide_the_others() -> None:

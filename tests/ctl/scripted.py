@@ -14,11 +14,14 @@ from llmgw.messages.admin import (
     CatalogPlan,
     CatalogRevisionView,
     CatalogView,
+    CheckEngine,
     Done,
+    EngineCheck,
     ExplainProfile,
     ExplainView,
     FabricView,
     FilterTally,
+    FlagCheck,
     HistoryEntry,
     LogView,
     ModelPlan,
@@ -231,6 +234,7 @@ class ScriptedBackend:
             ),
             ModelView(name="elsewhere", static_endpoints=["https://api.example.org"]),
         ]
+        self.flags_ok: bool | None = True
         self.scale_refused: str | None = None
         self.catalog = ScriptedCatalog(self.asked)
         self.log_text = "one\ntwo\nthree\n"
@@ -324,6 +328,14 @@ class ScriptedBackend:
             text=text[start:],
             shard_over=self.log_over,
         )
+
+    async def check_engine(self, node_id: str, wish: CheckEngine) -> EngineCheck:
+        self.asked.append(("check_engine", node_id, wish.engine, wish.args))
+        if node_id != "node01":
+            raise AdminError(501, "old_agent", f"the agent of {node_id} is too old; update llmgw there")
+        flags = [FlagCheck(flag=flag, ok=self.flags_ok, nearest=None) for flag in ["--port", *wish.args]]
+        ok, truncated = self.flags_ok, self.flags_ok is None
+        return EngineCheck(engine=wish.engine, version="9.9", ok=ok, truncated=truncated, flags=flags)
 
     async def scale(
         self, model: str, profile: str | None, replicas: int, *, confirmed: bool = False, by: str

@@ -68,15 +68,22 @@ class AdminClient:
         """The answer as lists, dicts, strings and numbers. Parameters that are None are left out."""
         return self._ask("GET", path, {name: value for name, value in parameters.items() if value is not None})
 
-    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """The answer to a change."""
-        return self._ask("POST", path, {}, body)
+    def post(self, path: str, body: dict[str, Any] | None = None, *, timeout_s: float = READ_TIMEOUT_S) -> Any:
+        """The answer to a change, for which the server takes less than `timeout_s`."""
+        return self._ask("POST", path, {}, body, timeout_s)
 
     def delete(self, path: str) -> Any:
         """The answer to a removal."""
         return self._ask("DELETE", path, {})
 
-    def _ask(self, method: str, path: str, parameters: dict[str, str | int], body: Any = None) -> Any:
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        parameters: dict[str, str | int],
+        body: Any = None,
+        timeout_s: float = READ_TIMEOUT_S,
+    ) -> Any:
         import httpx
         import msgspec
 
@@ -85,7 +92,12 @@ class AdminClient:
         try:
             content = None if body is None else msgspec.json.encode(body)
             request = self._http.build_request(
-                method, f"api/v1/{path}", params=parameters or None, content=content, headers=headers
+                method,
+                f"api/v1/{path}",
+                params=parameters or None,
+                content=content,
+                headers=headers,
+                timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             )
             response = self._http.send(request, stream=True)
             try:

@@ -42,7 +42,7 @@ def model_and_profile(text: str, models: list[ModelView]) -> tuple[str, str]:
     profiles = [profile.name for profile in model.profiles]
     if not profiles:
         raise UnclearNameError(
-            f"model {model.name!r} has static endpoints and no profiles, so there is nothing to scale"
+            f"model {model.name!r} has static endpoints and no profiles: nothing of it runs here"
         )
     if rest:
         if rest not in profiles:

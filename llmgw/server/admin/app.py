@@ -38,6 +38,7 @@ def create_admin_app(backend: AdminBackend, *, secure: bool, attempts: Attempts 
             Route(f"{api}/nodes/{{node}}/uncordon", writes.uncordon, methods=["POST"]),
             Route(f"{api}/nodes/{{node}}/drain", writes.drain, methods=["POST"]),
             Route(f"{api}/nodes/{{node}}/undrain", writes.undrain, methods=["POST"]),
+            Route(f"{api}/nodes/{{node}}/engine-check", writes.check_engine, methods=["POST"]),
             Route(f"{api}/replicas", reads.replicas, methods=["GET"]),
             Route(f"{api}/replicas/{{replica}}", reads.replica, methods=["GET"]),
             Route(f"{api}/replicas/{{replica}}/logs", reads.logs, methods=["GET"]),

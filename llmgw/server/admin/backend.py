@@ -10,7 +10,9 @@ from llmgw.messages.admin import (
     CatalogPlan,
     CatalogRevisionView,
     CatalogView,
+    CheckEngine,
     Done,
+    EngineCheck,
     ExplainView,
     FabricView,
     HistoryEntry,
@@ -80,6 +82,10 @@ class AdminBackend(Protocol):
         ...
 
     async def logs(self, replica_id: str, rank: int, stream: str, offset: int | None, lines: int) -> LogView: ...
+
+    async def check_engine(self, node_id: str, wish: CheckEngine) -> EngineCheck:
+        """An engine's own help against what it would be given; it may take a minute."""
+        ...
 
     async def scale(
         self, model: str, profile: str | None, replicas: int, *, confirmed: bool = False, by: str

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llmgw.messages.admin import ApplyCatalog, CreateToken, Drain, PlanCatalog, Scale
+from llmgw.messages.admin import ApplyCatalog, CheckEngine, CreateToken, Drain, PlanCatalog, Scale
 from llmgw.server.admin import border
 from llmgw.server.admin.answers import answer
 from llmgw.server.admin.backend import AdminBackend
@@ -66,6 +66,14 @@ class Writes:
         node = border.node_id(request)
         wish = await border.body_as(request, Drain, empty=Drain())
         return answer(await self._backend.drain(node, force=wish.force, by=_by(request)))
+
+    async def check_engine(self, request: Request) -> Response:
+        # It changes nothing, and yet it is no GET: it runs a program on the node.
+        border.only_parameters(request)
+        node = border.node_id(request)
+        wish = await border.body_as(request, CheckEngine)
+        border.plain_name(wish.engine, "engine")
+        return answer(await self._backend.check_engine(node, wish))
 
     async def undrain(self, request: Request) -> Response:
         node = border.node_id(request)
