@@ -69,11 +69,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """True when the GPU is cut into MIG devices."""
     mig_devices: Annotated[list[MigDevice], msgspec.Meta(max_length=64)] = []
     paths: Annotated[dict[int, str], msgspec.Meta(max_length=GPUS_PER_NODE_MAX)] | None = None
-    """Index of another GPU → how the two are joined, in the words of `nvidia-smi topo -m`: `NV18`, `PIX`, `SYS`."""
+    """Index of another GPU → how the two are joined, as `nvidia-smi topo -m` says: `NV18`, `PIX`, `SYS`."""
     nvswitch: bool | None = None
     """True when its NVLinks end at a switch, False when at other GPUs."""
     nearest_adapters: list[str] | None = None
-    """The adapters on the shortest way from it, all of them when several tie; empty: all are on another NUMA node."""
+    """The adapters on the shortest way from it, all that tie; empty: all are on another NUMA node."""
     usable: bool = True
     reason: str | None = None
     """Why it is not usable, as a sentence; None when it is."""
