@@ -70,9 +70,10 @@ def _read(file: str) -> str:
             f"{file} cannot be read: {error.strerror}; name a saved file, or - for a pipe"
         ) from None
     if len(data) > SAVED_BYTES_MAX:
+        what = "standard input" if file == "-" else file
         raise SentenceError(
-            f"{'standard input' if file == '-' else file} is larger than {SAVED_BYTES_MAX // 1024**2} MiB, and no "
-            "output of nvidia-smi is so large; name another file"
+            f"{what} is larger than {SAVED_BYTES_MAX // 1024**2} MiB, which no output of nvidia-smi is; "
+            "name another file"
         )
     return decode_saved(data)
 
