@@ -103,7 +103,7 @@ async def _run(config: AgentConfig) -> None:
     from llmgw.engines import registry
     from llmgw.hardware.gpus import read_gpus
     from llmgw.hardware.interfaces import AddressError, choose_address, interface_of
-    from llmgw.hardware.inventory import read_inventory
+    from llmgw.hardware.inventory import NodeReader
     from llmgw.pki.errors import PkiError
     from llmgw.pki.files import belongs_to, install_pair
     from llmgw.pki.renewal import make_csr, renew_after
@@ -149,9 +149,11 @@ async def _run(config: AgentConfig) -> None:
 
     gpu_memory = GpuMemory(lambda: read_gpus(config.discovery), work_dir=real_work_dir(config))
 
+    reader = NodeReader(config)
+
     def read() -> Inventory:
         claims = gpu_memory.claims()
-        found = read_inventory(config)
+        found = reader.read()
         judgement = gpu_memory.judge(found.gpus, found.processes, claims)
         engines = engine_offers(registry.offered(config), registry.missing(config), config)
         findings = [*_of_node(config, judgement.findings), *found.findings]

@@ -1,8 +1,8 @@
 """Which of a node's free GPUs a shard gets: those that are joined to each other, and in an order that keeps
 joined ones side by side. Pure.
 
-A pair joined by a bridge is split only when there is no other way. Where all GPUs are joined alike (by NVSwitch, or
-by nothing), and where it is not known how they are joined, the lowest indexes are taken.
+A pair joined by a bridge is split only when there is no other way. Where all GPUs are joined alike (by NVSwitch,
+or by nothing), and where it is not known how they are joined, the lowest indexes are taken.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _take(free: list[int], pairs: list[tuple[int, int]], worth: _Worth, count: i
 
 
 def _grow(units: list[_Unit], start: int, worth: _Worth, count: int) -> list[int] | None:
-    """Units from one on, each time the one that is worth most to what is there; None when the start does not fit."""
+    """Units from one on, each time the one that is worth most to what is there; None when the start fits not."""
     left = list(units)
     gain = dict.fromkeys(left, 0)
     chosen: list[int] = []

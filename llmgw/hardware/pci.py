@@ -18,18 +18,6 @@ _NVIDIA = "0x10de"
 _BELOW_ONE_SWITCH, _BELOW_ONE_ROOT, _ON_ONE_NUMA_NODE = 0, 1, 2
 
 
-def pci_root_of(ib_root: Path) -> Path | None:
-    """The PCI devices of the machine whose adapters are below `ib_root`; None when the tree says nothing of them.
-
-    A saved or simulated tree must not be given the devices of the machine that reads it.
-    """
-    if ib_root.parts[-2:] == ("class", "infiniband"):
-        candidate = ib_root.parent.parent / "bus" / "pci" / "devices"
-    else:
-        candidate = ib_root.parent / "sys" / "bus" / "pci" / "devices"
-    return candidate if candidate.is_dir() else None
-
-
 def pci_address(bus_id: str | None) -> str | None:
     """`00000000:1B:00.0` → `0000:1b:00.0`, as the kernel names the device; None for what is no bus id."""
     match = _BUS_ID.fullmatch(bus_id or "")

@@ -1,4 +1,4 @@
-"""Shards get GPUs that are joined: pairs stay whole, a switch gives the lowest indexes, unknown changes nothing."""
+"""Shards get GPUs that are joined: pairs stay whole, a switch gives the lowest indexes, and so does ignorance."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_quad_is_not_mixed_with_another() -> None:
 def test_without_nvlink_gpus_below_one_bridge_stay_together() -> None:
     # noonghunna/club-3090#46: GPU 0 is on the other socket.
     five = joined(5, [(1, 2), (3, 4)], "PHB", "NODE")
-    paths = {index: "SYS" for index in range(1, 5)}
+    paths = dict.fromkeys(range(1, 5), "SYS")
     five[0] = Gpu(index=0, uuid="GPU-0", name="x", paths=paths)
     five[1:] = [Gpu(index=g.index, uuid=g.uuid, name="x", paths={**(g.paths or {}), 0: "SYS"}) for g in five[1:]]
     assert chosen(five, range(5), 2) == [1, 2]
@@ -107,7 +107,7 @@ def test_placement_gives_a_shard_a_pair() -> None:
 
 @st.composite
 def nodes(draw: Any) -> tuple[list[Gpu], list[int], int]:
-    """A node of pairs, single GPUs and larger groups in any order, some of its GPUs free, and how many are wanted."""
+    """A node of pairs, single GPUs and larger groups in any order, those that are free, how many are wanted."""
     sizes = draw(st.lists(st.sampled_from([1, 1, 2, 2, 2, 3, 4]), min_size=1, max_size=5))
     total = sum(sizes)
     order = draw(st.permutations(range(total)))
