@@ -130,7 +130,7 @@ def gpu(
         Health,
         typer.Argument(
             metavar="ok|reset|ecc|lost|xid|unlinked",
-            help="Whole, needs a reset, memory error, off the bus, fatal error in the kernel's log, NVLinks gone.",
+            help="Whole, needs a reset, memory error, off the bus, fatal error in the kernel log, NVLinks gone.",
         ),
     ],
 ) -> None:

@@ -4,11 +4,12 @@ read as the agent reads them.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from llmgw.doctor.check import Node
+from llmgw.doctor.limits import inherited_limits
 from llmgw.hardware.inventory import NodeReader
+from llmgw.hardware.machine import machine_root
 from llmgw.messages.findings import Finding
 
 _GPU_TIMEOUT_S = 6.0
@@ -19,22 +20,7 @@ LIMIT_S = 2 * _GPU_TIMEOUT_S + _SLOW_TIMEOUT_S + 3.0
 
 def check_hardware(node: Node) -> list[Finding]:
     """What the agent would report of this node's hardware."""
+    real = machine_root(Path(node.config.discovery.ib_root)) == Path("/")
+    limits = inherited_limits(node.config.supervisor.work_dir) if real else None
     reader = NodeReader(node.config)
-    reading = reader.read(
-        gpu_timeout_s=_GPU_TIMEOUT_S,
-        slow_timeout_s=_SLOW_TIMEOUT_S,
-        pid=running_agent(node.config.supervisor.work_dir),
-    )
-    return reading.findings
-
-
-def running_agent(work_dir: str) -> int | None:
-    """The process of the agent that works in `work_dir`, whose limits engines inherit; None when none runs."""
-    try:
-        pid = int((Path(work_dir) / "agent.lock").read_text(encoding="ascii"))
-        os.kill(pid, 0)
-    except PermissionError:
-        return pid
-    except (OSError, ValueError):
-        return None
-    return pid
+    return reader.read(gpu_timeout_s=_GPU_TIMEOUT_S, slow_timeout_s=_SLOW_TIMEOUT_S, limits=limits).findings

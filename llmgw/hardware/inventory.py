@@ -12,7 +12,7 @@ from llmgw.hardware.fabrics import offer_fabrics
 from llmgw.hardware.gids import gid_findings
 from llmgw.hardware.gpu_processes import GpuProcesses
 from llmgw.hardware.gpus import QUERY_TIMEOUT_S, read_gpus
-from llmgw.hardware.machine import machine_root, rdma_findings
+from llmgw.hardware.machine import Limits, machine_root, rdma_findings
 from llmgw.hardware.pci import nearest_adapters
 from llmgw.hardware.ports import read_ports
 from llmgw.hardware.slow_facts import SlowReader, with_slow_facts
@@ -51,10 +51,10 @@ class NodeReader:
         *,
         gpu_timeout_s: float = QUERY_TIMEOUT_S,
         slow_timeout_s: float = SLOW_TIMEOUT_S,
-        pid: int | None = None,
+        limits: Limits | None = None,
     ) -> NodeReading:
-        """GPUs, ports, fabric offers and findings, read afresh. `pid` is the process whose limits engines inherit
-        (None: this one).
+        """GPUs, ports, fabric offers and findings, read afresh. `limits` are those that engines inherit
+        (None: this process's).
 
         Blocks (for `gpu_timeout_s` for each of NVML and nvidia-smi at worst, and once for `slow_timeout_s`) and
         raises nothing for what hardware and drivers do.
@@ -76,7 +76,7 @@ class NodeReader:
         findings = [*reading.findings, *slow_findings, *fabric_findings, *count_findings]
         if config.fabrics:
             findings += gid_findings(config.fabrics, ports)
-            findings += rdma_findings(self._root, ports, gpus, pid=pid)
+            findings += rdma_findings(self._root, ports, gpus, limits=limits)
         else:
             findings += _undeclared(ports)
         named = [

@@ -22,6 +22,9 @@ _PEER_MEMORY_MODULES = ("nvidia_peermem", "nv_peer_mem")
 _DMABUF_KERNEL = (5, 12)
 _TCP = "NCCL then uses TCP without a word, at a fraction of the speed"
 
+Limits = dict[str, tuple[int | None, int | None]]
+"""A limit's name as in /proc/PID/limits → (soft, hard); None is unlimited."""
+
 
 def machine_root(ib_root: Path) -> Path | None:
     """The root of the machine whose adapters are below `ib_root`: `/` for /sys/class/infiniband, the folder of
@@ -33,26 +36,26 @@ def machine_root(ib_root: Path) -> Path | None:
 
 
 def rdma_findings(
-    root: Path | None, ports: Sequence[Port], gpus: Sequence[Gpu], *, pid: int | None = None
+    root: Path | None, ports: Sequence[Port], gpus: Sequence[Gpu], *, limits: Limits | None = None
 ) -> list[Finding]:
-    """What keeps engines on this machine from using its adapters. `pid` is the process whose limits engines
-    inherit (None: this one). Nothing on a machine without adapters.
+    """What keeps engines on this machine from using its adapters. `limits` are those that engines inherit (None:
+    this process's). Nothing on a machine without adapters.
     """
     if root is None or not ports:
         return []
-    findings = [*_limits(root, pid), *_devices(root)]
+    findings = [*_judge_limits(limits if limits is not None else limits_of(root)), *_devices(root)]
     if gpus:
         findings += _gpudirect(root)
     return findings
 
 
-def limits_of(root: Path, pid: int | None = None) -> dict[str, tuple[int | None, int | None]]:
-    """Limit's name → (soft, hard) of a process (None: this one); None is unlimited. Empty when unreadable.
+def limits_of(root: Path, pid: int | None = None) -> Limits:
+    """The limits of a process (None: this one); empty when they cannot be read.
 
     Format: /proc/PID/limits, proc(5).
     """
     text = read_text(root / "proc" / (str(pid) if pid is not None else "self") / "limits") or ""
-    limits: dict[str, tuple[int | None, int | None]] = {}
+    limits: Limits = {}
     for line in text.splitlines():
         match = re.match(r"(Max [a-z ]+?) {2,}(\d+|unlimited) +(\d+|unlimited)", line)
         if match:
@@ -61,8 +64,7 @@ def limits_of(root: Path, pid: int | None = None) -> dict[str, tuple[int | None,
     return limits
 
 
-def _limits(root: Path, pid: int | None) -> list[Finding]:
-    limits = limits_of(root, pid)
+def _judge_limits(limits: Limits) -> list[Finding]:
     findings: list[Finding] = []
     locked, _ = limits.get("Max locked memory", (None, None))
     if locked is not None and locked < MEMLOCK_WARN_BYTES:
@@ -141,6 +143,6 @@ def _gpudirect(root: Path) -> list[Finding]:
             where="GPUDirect RDMA",
             what=f"nvidia_peermem is not loaded, and there is no dma-buf {cause}",
             why="Every byte between GPU and adapter goes through the host's memory",
-            remedy="modprobe nvidia_peermem, and name it in /etc/modules-load.d; or install the open kernel modules",
+            remedy="modprobe nvidia_peermem, and name it in /etc/modules-load.d; or install the open modules",
         )
     ]

@@ -57,7 +57,7 @@ class SlowReader:
         self._until = float("-inf")
 
     def read(self, reading: GpuReading, discovery: Discovery, *, wait_s: float) -> SlowFacts:
-        """Facts about the GPUs of `reading`. Asks when there are none yet (and waits for as long as `wait_s`), and
+        """Facts about the GPUs of `reading`. Asks when there are none yet (and waits up to `wait_s`), and
         asks anew, without waiting, when they are old. Empty until they are there.
         """
         key = (reading.source, tuple((gpu.index, gpu.uuid, gpu.mig) for gpu in reading.gpus))
