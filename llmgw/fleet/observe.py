@@ -12,6 +12,7 @@ from llmgw.fleet.model import (
     GONE,
     LOST,
     Fleet,
+    InheritedRoute,
     Node,
     NodeState,
     Replica,
@@ -22,6 +23,7 @@ from llmgw.fleet.model import (
     shard_id_of,
 )
 from llmgw.messages.agent import LIVE_PHASES, HeldShard, Inventory, Register
+from llmgw.messages.routes import RouteTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +251,13 @@ def _end_of_unknown(node: Node, held: HeldShard) -> list[Event]:
     shard = Shard(spec, node.node_id, held.phase, reason=held.reason, output_tail=held.output_tail)
     return [
         Event(
-            "replica", spec.replica_id, f"shard {held.phase}", _end_of(shard), spec.model, (node.node_id,), once=True
+            "replica",
+            spec.replica_id,
+            f"shard {held.phase}",
+            _end_of(shard),
+            spec.model,
+            (node.node_id,),
+            once=True,
         )
     ]
 
@@ -295,6 +303,19 @@ def _meet(fleet: Fleet, node: Node, held: HeldShard, now: float) -> list[Event]:
     replica.seats[spec.rank] = Seat(node.node_id, tuple(spec.gpus))
     replica.shards[spec.rank] = shard
     return events + _update(replica, shard, held, now)
+
+
+def inherit_routes(fleet: Fleet, table: RouteTable, now: float) -> None:
+    """Take over the table of routers that outlived the previous server; nodes may have registered already."""
+    for model in table.models:
+        for endpoint in model.endpoints:
+            known = fleet.replicas.get(endpoint.id)
+            # Part of a gang may have been reported already, and not yet its leader.
+            if endpoint.node is not None and (known is None or known.state is ReplicaState.ADOPTING):
+                fleet.inherited.setdefault(endpoint.id, InheritedRoute(model.name, endpoint, alive_at=now))
+    for node in fleet.nodes.values():
+        if node.session is not None:
+            drop_inherited_of(fleet, node.node_id)
 
 
 def drop_inherited_of(fleet: Fleet, node_id: str) -> None:

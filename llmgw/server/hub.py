@@ -17,13 +17,13 @@ from llmgw.fleet.carry_out import Effects, carry_out, forget_node
 from llmgw.fleet.events import Event, node_event
 from llmgw.fleet.liveness import speaks
 from llmgw.fleet.lives import Life, Lives
-from llmgw.fleet.model import Fleet, InheritedRoute, Node, ReplicaState, RouterState
+from llmgw.fleet.model import Fleet, Node, RouterState
 from llmgw.fleet.observe import (
     Enrolment,
-    drop_inherited_of,
     forgive_pause,
     heard,
     in_flight,
+    inherit_routes,
     is_news,
     register,
     report,
@@ -46,7 +46,8 @@ from llmgw.server.clones import Clones
 from llmgw.server.failures import Failures
 from llmgw.server.fleet_findings import fleet_findings, node_findings
 from llmgw.server.hub_error import HubError
-from llmgw.server.log_reads import LogReads
+from llmgw.server.mailbox import Mailbox
+from llmgw.server.questions import Questions
 from llmgw.server.request_tally import RequestTally
 from llmgw.server.route_tables import RouteTables
 from llmgw.server.seams import Clock, Ids, Memory
@@ -98,7 +99,7 @@ class Hub:
         self._memory = memory
         self._tables = RouteTables(epoch, publish, int(clock.wall()))
         self._roll_back = roll_back
-        self._log_reads = LogReads()
+        self._questions = Questions()
 
     @property
     def table(self) -> RouteTable | None:
@@ -173,7 +174,7 @@ class Hub:
         self._keep(report(self.fleet, node_id, message.inventory, message.shards, now))
         if message.inventory is not None and message.inventory.fabrics != fabrics:
             self._memory.fabrics_changed(self.fleet.nodes[node_id], self.clock.wall())
-        self._log_reads.answered(message.logs)
+        self._questions.answered(node_id, message.logs)
         ended = [held.spec.shard_id for held in message.shards if held.phase in ("stopped", "failed")]
         if not ended or not await self._memory.stored(STORED_WAIT_S):
             return Reported()
@@ -183,34 +184,24 @@ class Hub:
         self, node_id: str, shard_id: str, stream: str, offset: int | None, lines: int, timeout_s: float
     ) -> LogChunk:
         """Ask a node for a part of a shard's output. Raises HubError when it cannot, or not in time."""
-        return await self._log_reads.ask(
+
+        def queue(mailbox: Mailbox, request_id: str) -> bool:
+            return mailbox.read_log(request_id, shard_id, stream, offset, lines)
+
+        return await self._questions.ask(
             node_id,
             self.sessions.mailbox(node_id),
             self._ids.request(),
-            shard_id=shard_id,
-            stream=stream,
-            offset=offset,
-            lines=lines,
-            timeout_s=timeout_s,
+            queue,
+            timeout_s,
+            "its logs cannot be read",
         )
 
     # What routers say.
 
     def import_table(self, table: RouteTable) -> None:
         """Take over the table of routers that outlived the previous server, before anything is changed."""
-        now = self.clock.monotonic()
-        for model in table.models:
-            for endpoint in model.endpoints:
-                known = self.fleet.replicas.get(endpoint.id)
-                # Part of a gang may have been reported already, and not yet its leader.
-                if endpoint.node is not None and (known is None or known.state is ReplicaState.ADOPTING):
-                    self.fleet.inherited.setdefault(
-                        endpoint.id, InheritedRoute(model.name, endpoint, alive_at=now)
-                    )
-        for node in self.fleet.nodes.values():
-            if node.session is not None:
-                # It registered before the routers were asked, and has said what it holds.
-                drop_inherited_of(self.fleet, node.node_id)
+        inherit_routes(self.fleet, table, self.clock.monotonic())
 
     def release_routes(self) -> None:
         """From now on tables are published: running routers were asked for theirs, or there are none."""
@@ -353,14 +344,7 @@ class Hub:
             self._memory.record(events, self.clock.wall())
 
     def _deliver(self, effects: Effects) -> None:
-        for node_id, spec in effects.starts:
-            mailbox = self.sessions.mailbox(node_id)
-            if mailbox is not None:
-                mailbox.start(spec)
-        for node_id, shard_id, reason in effects.stops:
-            mailbox = self.sessions.mailbox(node_id)
-            if mailbox is not None:
-                mailbox.stop(shard_id, reason)
+        self.sessions.send(effects)
         for action in effects.rollbacks:
             self._roll_back(action)
         for event in effects.events:

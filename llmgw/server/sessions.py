@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llmgw.fleet.carry_out import Effects
 from llmgw.fleet.model import Fleet
 from llmgw.server.hub_error import HubError
 from llmgw.server.mailbox import Mailbox
@@ -31,6 +32,17 @@ class Sessions:
     def mailbox(self, node_id: str) -> Mailbox | None:
         """The commands of the node's session, or None when it has none."""
         return self._mailboxes.get(node_id)
+
+    def send(self, effects: Effects) -> None:
+        """Queue what was decided; for a node without a session nothing, its registration decides anew."""
+        for node_id, spec in effects.starts:
+            mailbox = self._mailboxes.get(node_id)
+            if mailbox is not None:
+                mailbox.start(spec)
+        for node_id, shard_id, reason in effects.stops:
+            mailbox = self._mailboxes.get(node_id)
+            if mailbox is not None:
+                mailbox.stop(shard_id, reason)
 
     def end(self, node_id: str) -> None:
         """The node's session is over; who polls in it is told."""

@@ -65,7 +65,13 @@ class Life:
 
 def shard(phase: ShardPhase, version: int = 3, reason: str | None = None) -> HeldShard:
     spec = ShardSpec(
-        shard_id="a-1.0", replica_id="a-1", model="a", profile="p", profile_hash="", served_names=["a"], engine="sim"
+        shard_id="a-1.0",
+        replica_id="a-1",
+        model="a",
+        profile="p",
+        profile_hash="",
+        served_names=["a"],
+        engine="sim",
     )
     return HeldShard(spec=spec, phase=phase, version=version, reason=reason)
 
