@@ -23,8 +23,8 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from llmgw.agent.certificates import CertificateError, CertificateKeeper
 from llmgw.agent.conversation import Life, SystemClock
-from llmgw.agent.fabric_proof import FabricProof, data_counters
 from llmgw.agent.examining import SlowFindings
+from llmgw.agent.fabric_proof import FabricProof, data_counters
 from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.held import warning_findings
 from llmgw.agent.help_answers import HelpAnswers

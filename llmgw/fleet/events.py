@@ -20,6 +20,8 @@ class Event:
     reason: str = ""
     model: str | None = None
     nodes: tuple[str, ...] = ()
+    once: bool = False
+    """It may be told again by whoever did not hear that it was stored: history keeps it once."""
 
     def __post_init__(self) -> None:
         if len(self.reason) > REASON_CHARS_MAX:

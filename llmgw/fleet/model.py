@@ -56,6 +56,8 @@ LOST = "lost"
 GONE = "gone"
 """A shard of which nothing is left."""
 LAST_WORDS_MAX = 200
+ENDS_TOLD_MAX = 512
+"""Far above what an agent tells in one report (SHARDS_PER_NODE_MAX)."""
 
 
 @dataclass(slots=True)
@@ -89,6 +91,17 @@ class Node:
     """Shards that the agent holds and no replica here owns: being stopped; their GPUs are in use until then."""
     disowned_sent: dict[str, str] = field(default_factory=dict)
     """Shard id → the session in which its stop was sent."""
+    ends_told: dict[str, None] = field(default_factory=dict)
+    """Shards whose end this node has told, the newest few hundred: it tells them until they are acknowledged."""
+
+    def end_is_news(self, shard_id: str) -> bool:
+        """True the first time that this node tells the end of a shard."""
+        if shard_id in self.ends_told:
+            return False
+        self.ends_told[shard_id] = None
+        if len(self.ends_told) > ENDS_TOLD_MAX:
+            del self.ends_told[next(iter(self.ends_told))]
+        return True
 
     def disown(self, spec: ShardSpec) -> None:
         """Have a shard ended that no replica here owns; one that is back after its end is told again."""

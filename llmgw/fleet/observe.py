@@ -12,6 +12,7 @@ from llmgw.fleet.model import (
     GONE,
     LOST,
     Fleet,
+    InheritedRoute,
     Node,
     NodeState,
     Replica,
@@ -19,8 +20,10 @@ from llmgw.fleet.model import (
     RouterState,
     Seat,
     Shard,
+    shard_id_of,
 )
 from llmgw.messages.agent import LIVE_PHASES, HeldShard, Inventory, Register
+from llmgw.messages.routes import RouteTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,9 @@ def is_news(fleet: Fleet, node_id: str, inventory: Inventory | None, shards: lis
     for held in shards:
         found = fleet.shard(held.spec.shard_id)
         if found is None or found[1].node_id != node_id:
-            return True
+            if held.phase in LIVE_PHASES or held.spec.shard_id in node.disowned:
+                return True
+            continue  # the end of what nothing here describes: for history only
         shard = found[1]
         said = (held.phase, held.http_port, held.rendezvous_port, held.api_key)
         if said != (shard.phase, shard.http_port, shard.rendezvous_port, shard.api_key):
@@ -193,6 +198,7 @@ def _take_held(fleet: Fleet, node: Node, held: list[HeldShard], now: float) -> l
 
 def _take_status(fleet: Fleet, node: Node, held: HeldShard, now: float, *, registering: bool) -> list[Event]:
     live = held.phase in LIVE_PHASES
+    end_is_news = not live and node.end_is_news(held.spec.shard_id)
     if not live:
         node.forget_disowned(held.spec.shard_id)
     found = fleet.shard(held.spec.shard_id)
@@ -204,7 +210,7 @@ def _take_status(fleet: Fleet, node: Node, held: HeldShard, now: float, *, regis
             return []
         return _update(found[0], shard, held, now)
     if not live:
-        return []
+        return _end_of_unknown(node, held) if end_is_news else []
     if not registering:
         # Only a registration introduces shards: this is an older life's message, or nobody's shard.
         node.disown(held.spec)
@@ -232,9 +238,34 @@ def _update(replica: Replica, shard: Shard, held: HeldShard, now: float) -> list
     if was == LOST and replica.given_up and held.phase in LIVE_PHASES:
         replica.returned = True
     if held.phase in ("failed", "stopped"):
-        reason = f"rank {shard.spec.rank} on {shard.node_id}: {shard.ending}"
-        return [replica_event(replica, f"shard {held.phase}", reason)]
+        return [replica_event(replica, f"shard {held.phase}", _end_of(shard))]
     return []
+
+
+def _end_of_unknown(node: Node, held: HeldShard) -> list[Event]:
+    """A shard has ended that nothing here describes: it was disowned, or ended before this server knew of it.
+
+    It changes nothing, but history keeps it: once, though its agent tells it until it hears that it is stored.
+    """
+    spec = held.spec
+    if spec.shard_id != shard_id_of(spec.replica_id, spec.rank):
+        return []  # an agent's answer to a stop of what it does not hold
+    shard = Shard(spec, node.node_id, held.phase, reason=held.reason, output_tail=held.output_tail)
+    return [
+        Event(
+            "replica",
+            spec.replica_id,
+            f"shard {held.phase}",
+            _end_of(shard),
+            spec.model,
+            (node.node_id,),
+            once=True,
+        )
+    ]
+
+
+def _end_of(shard: Shard) -> str:
+    return f"rank {shard.spec.rank} on {shard.node_id}: {shard.ending}"
 
 
 def _meet(fleet: Fleet, node: Node, held: HeldShard, now: float) -> list[Event]:
@@ -274,6 +305,19 @@ def _meet(fleet: Fleet, node: Node, held: HeldShard, now: float) -> list[Event]:
     replica.seats[spec.rank] = Seat(node.node_id, tuple(spec.gpus))
     replica.shards[spec.rank] = shard
     return events + _update(replica, shard, held, now)
+
+
+def inherit_routes(fleet: Fleet, table: RouteTable, now: float) -> None:
+    """Take over the table of routers that outlived the previous server; nodes may have registered already."""
+    for model in table.models:
+        for endpoint in model.endpoints:
+            known = fleet.replicas.get(endpoint.id)
+            # Part of a gang may have been reported already, and not yet its leader.
+            if endpoint.node is not None and (known is None or known.state is ReplicaState.ADOPTING):
+                fleet.inherited.setdefault(endpoint.id, InheritedRoute(model.name, endpoint, alive_at=now))
+    for node in fleet.nodes.values():
+        if node.session is not None:
+            drop_inherited_of(fleet, node.node_id)
 
 
 def drop_inherited_of(fleet: Fleet, node_id: str) -> None:

@@ -5,13 +5,13 @@ Every filter has one constant sentence. The same filters, tallied, are the answe
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from llmgw.config.catalog import Profile
 from llmgw.fleet.gpu_choice import choose_gpus
 from llmgw.fleet.model import Fleet, Node, NodeState, ReplicaState, Seat
+from llmgw.fleet.ranking import Ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,11 @@ class Room:
     """Nodes that have yet to say that a shard of a failed replica has ended."""
     failed_on: dict[tuple[str, str, str], int] = field(default_factory=dict)
     """(model, profile, node id) → shards of it that failed there lately, while the profile's starts fail."""
-    _sorted: list[Node] | None = None
     _usable: dict[str, list[str]] = field(default_factory=dict)
     _free: dict[str, list[str]] = field(default_factory=dict)
-    _fabrics: dict[str, list[str]] = field(default_factory=dict)
-    _feasible: dict[tuple[str, str], dict[str, Node]] = field(default_factory=dict)
-    """(model, profile) → nodes that no filter refused when it was asked last, by id."""
+    _fabrics: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _rankings: dict[tuple[str, str], Ranking] = field(default_factory=dict)
+    """(model, profile) → nodes that no filter refused when it was asked last."""
     _asked: dict[tuple[str, str], int] = field(default_factory=dict)
     """(model, profile) → how many of `_taken` it has seen."""
     _taken: list[str] = field(default_factory=list)
@@ -97,34 +96,35 @@ class Room:
             ]
         return found
 
-    def fabrics(self, node: Node) -> list[str]:
+    def fabrics(self, node: Node) -> tuple[str, ...]:
         """Names of the node's usable fabrics."""
         found = self._fabrics.get(node.node_id)
         if found is None:
-            found = self._fabrics[node.node_id] = list(dict.fromkeys(node.usable_fabrics))
+            found = self._fabrics[node.node_id] = tuple(dict.fromkeys(node.usable_fabrics))
         return found
 
-    def feasible(self, fleet: Fleet, wanted: Wanted) -> list[Node]:
-        """Nodes that no filter refuses, by id."""
+    def ranking(self, fleet: Fleet, wanted: Wanted) -> Ranking:
+        """Nodes that no filter refuses, the best first."""
         key = (wanted.model, wanted.profile.name)
-        feasible = self._feasible.get(key)
-        if feasible is None:
-            if self._sorted is None:
-                self._sorted = sorted(fleet.nodes.values(), key=lambda node: node.node_id)
-            feasible = self._feasible[key] = {
-                node.node_id: node for node in self._sorted if not self._refuses(node, wanted)
-            }
+        ranking = self._rankings.get(key)
+        if ranking is None:
+            able = [node for node in fleet.nodes.values() if not self._refuses(node, wanted)]
+            ranking = self._rankings[key] = Ranking(wanted, self, able)
         else:
             # A plan only takes: a node that was refused stays refused, and only those it took from can follow.
-            for node_id in self._taken[self._asked[key] :]:
-                if node_id in feasible and self._refuses(feasible[node_id], wanted):
-                    del feasible[node_id]
+            for node_id in dict.fromkeys(self._taken[self._asked[key] :]):
+                node = ranking.node(node_id)
+                if node is not None:
+                    ranking.changed(node, feasible=not self._refuses(node, wanted))
         self._asked[key] = len(self._taken)
-        return list(feasible.values())
+        return ranking
 
     def _refuses(self, node: Node, wanted: Wanted) -> bool:
         # Which filter it is matters to people only; on a full fleet the last one refuses most nodes.
-        return any(candidate.refuses(node, wanted, self) for candidate in reversed(FILTERS))
+        for candidate in _LAST_FIRST:  # noqa: SIM110 - a generator costs more than the filters
+            if candidate.refuses(node, wanted, self):
+                return True
+        return False
 
     def failures(self, node: Node, wanted: Wanted) -> int:
         """How often the profile failed on the node of late; 0 unless it failed more than once in a row."""
@@ -251,6 +251,9 @@ FILTERS: tuple[Filter, ...] = (
 )
 
 
+_LAST_FIRST = tuple(reversed(FILTERS))
+
+
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """Seats by rank, and the fabric that a replica of several nodes stays on."""
@@ -284,7 +287,7 @@ def refusal(node: Node, wanted: Wanted, room: Room) -> Filter | None:
 
 def choose_seats(fleet: Fleet, wanted: Wanted, room: Room) -> Chosen | None:
     """Seats for one replica, or None; `place` says why. Nothing is taken out of the room."""
-    return _choose(room.feasible(fleet, wanted), wanted, room)
+    return _choose(room.ranking(fleet, wanted), wanted, room)
 
 
 def never(fleet: Fleet, wanted: Wanted) -> str | None:
@@ -305,7 +308,7 @@ def never(fleet: Fleet, wanted: Wanted) -> str | None:
             refused.setdefault(reason, []).append(node.node_id)
     if not fleet.nodes or any(node.state is NodeState.UNKNOWN for node in able):
         return None
-    if able and (profile.nodes == 1 or _choose_gang(able, wanted, room) is not None):
+    if able and (profile.nodes == 1 or Ranking(wanted, room, able).best() is not None):
         return None
     return _why_not(fleet, wanted, Verdict(None, feasible=[node.node_id for node in able], refused=refused))
 
@@ -324,7 +327,7 @@ def place(fleet: Fleet, wanted: Wanted, room: Room) -> Verdict:
             if detail is not None:
                 verdict.details[node.node_id] = detail
     verdict.feasible = [node.node_id for node in feasible]
-    chosen = _choose(feasible, wanted, room)
+    chosen = _choose(Ranking(wanted, room, feasible), wanted, room)
     if chosen is None:
         verdict.reason = _why_not(fleet, wanted, verdict)
     else:
@@ -332,75 +335,14 @@ def place(fleet: Fleet, wanted: Wanted, room: Room) -> Verdict:
     return verdict
 
 
-def _choose(feasible: list[Node], wanted: Wanted, room: Room) -> Chosen | None:
-    profile = wanted.profile
-    found = _choose_single(feasible, wanted, room) if profile.nodes == 1 else _choose_gang(feasible, wanted, room)
+def _choose(ranking: Ranking, wanted: Wanted, room: Room) -> Chosen | None:
+    found = ranking.best()
     if found is None:
         return None
     nodes, fabric = found
-    return Chosen(
-        tuple(
-            Seat(node.node_id, choose_gpus(node.gpus, room.free(node), profile.gpus_per_node)) for node in nodes
-        ),
-        fabric,
-    )
-
-
-def _choose_single(feasible: list[Node], wanted: Wanted, room: Room) -> tuple[list[Node], str | None] | None:
-    if not feasible:
-        return None
-
-    def score(node: Node) -> tuple[bool, int, int, int, int, int, str]:
-        # Suspects last, then where it failed and failed: others may have what is lacking there. Spread a model
-        # over nodes; keep whole fabrics free for replicas of several nodes (a node without a fabric first, then
-        # the fabric that already holds the most small ones); then the tightest fit.
-        fabrics = room.fabrics(node)
-        singles = max([room.singles_on_fabric.get(name, 0) for name in fabrics], default=0)
-        return (
-            node.suspect is not None,
-            room.failures(node, wanted),
-            room.replicas_of.get((wanted.model, node.node_id), 0),
-            1 if fabrics else 0,
-            -singles,
-            len(room.free(node)),
-            node.node_id,
-        )
-
-    return [min(feasible, key=score)], wanted.profile.fabric
-
-
-def _choose_gang(feasible: list[Node], wanted: Wanted, room: Room) -> tuple[list[Node], str] | None:
-    profile = wanted.profile
-    on_fabric: dict[str, list[Node]] = {}
-    for node in feasible:
-        for name in room.fabrics(node):
-            if profile.fabric is None or name == profile.fabric:
-                on_fabric.setdefault(name, []).append(node)
-
-    def score(node: Node) -> tuple[bool, int, int, int, str]:
-        # The first leads, which asks more of a node than to follow: ports, for one.
-        there = room.replicas_of.get((wanted.model, node.node_id), 0)
-        return (
-            node.suspect is not None,
-            room.failures(node, wanted),
-            there,
-            len(room.free(node)),
-            node.node_id,
-        )
-
-    best: tuple[tuple[int, int, int, int, str], list[Node], str] | None = None
-    for name, there in on_fabric.items():
-        if len(there) < profile.nodes:
-            continue
-        nodes = heapq.nsmallest(profile.nodes, there, key=score)
-        same_model = sum(room.replicas_of.get((wanted.model, node.node_id), 0) for node in there)
-        left = sum(len(room.free(node)) for node in nodes)
-        suspects = sum(1 for node in nodes if node.suspect is not None)
-        failures = sum(room.failures(node, wanted) for node in nodes)
-        key = (suspects, failures, same_model, left, name)
-        if best is None or key < best[0]:
-            best = (key, nodes, name)
-    return None if best is None else (best[1], best[2])
+    gpus = wanted.profile.gpus_per_node
+    seats = (Seat(node.node_id, choose_gpus(node.gpus, room.free(node), gpus)) for node in nodes)
+    return Chosen(tuple(seats), fabric)
 
 
 def _why_not(fleet: Fleet, wanted: Wanted, verdict: Verdict) -> str:

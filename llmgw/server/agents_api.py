@@ -30,7 +30,8 @@ from llmgw.pki.errors import PkiError
 from llmgw.pki.peer import Peer, peer_from_der
 from llmgw.pki.renewal import Renewer
 from llmgw.pki.revocation import RevocationList
-from llmgw.server.hub import Hub, HubError
+from llmgw.server.hub import Hub
+from llmgw.server.hub_error import HubError
 from llmgw.server.peer_protocol import client_cert_der
 
 log = structlog.get_logger("agents")
@@ -115,7 +116,7 @@ class AgentsApi:
         self._check_session(message.session, peer)
         if message.inventory is not None:
             _check_inventory(message.inventory)
-        return self._hub.report(message)
+        return await self._hub.report(message)
 
     async def _renew(self, request: Request, peer: Peer) -> msgspec.Struct:
         message = await self._read(request, Renew)

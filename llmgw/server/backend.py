@@ -36,7 +36,8 @@ from llmgw.server.admin.backend import AdminError
 from llmgw.server.catalog_owner import CatalogOwner
 from llmgw.server.catalogs import CatalogError, scaled
 from llmgw.server.failures import Failure
-from llmgw.server.hub import Hub, HubError
+from llmgw.server.hub import Hub
+from llmgw.server.hub_error import HubError
 from llmgw.server.metrics import Metrics, Source
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.interface import StoreInterface

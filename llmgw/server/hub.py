@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
@@ -19,13 +17,13 @@ from llmgw.fleet.carry_out import Effects, carry_out, forget_node
 from llmgw.fleet.events import Event, node_event
 from llmgw.fleet.liveness import speaks
 from llmgw.fleet.lives import Life, Lives
-from llmgw.fleet.model import Fleet, InheritedRoute, Node, ReplicaState, RouterState
+from llmgw.fleet.model import Fleet, Node, RouterState
 from llmgw.fleet.observe import (
     Enrolment,
-    drop_inherited_of,
     forgive_pause,
     heard,
     in_flight,
+    inherit_routes,
     is_news,
     register,
     report,
@@ -33,7 +31,6 @@ from llmgw.fleet.observe import (
     witness,
 )
 from llmgw.fleet.reconcile import reconcile
-from llmgw.fleet.routes import routes
 from llmgw.fleet.settings import FleetSettings
 from llmgw.messages.agent import (
     Command,
@@ -45,11 +42,17 @@ from llmgw.messages.agent import (
     Reported,
 )
 from llmgw.messages.findings import Finding
-from llmgw.messages.routes import RouteEndpoint, RouteTable, TableVersion, Telemetry
+from llmgw.messages.routes import RouteEndpoint, RouteTable, Telemetry
+from llmgw.server.clones import Clones
 from llmgw.server.failures import Failures
+from llmgw.server.fleet_findings import fleet_findings, node_findings
+from llmgw.server.hub_error import HubError
 from llmgw.server.mailbox import Mailbox
-from llmgw.server.questions import Answer, Questions
+from llmgw.server.questions import Questions
 from llmgw.server.request_tally import RequestTally
+from llmgw.server.route_tables import RouteTables
+from llmgw.server.seams import Clock, Ids, Memory
+from llmgw.server.sessions import Sessions
 
 log = structlog.get_logger("hub")
 
@@ -57,54 +60,9 @@ ROUNDS_MAX = 200
 """Rounds of reconcile in one turn. More is a decision that does not take; it is logged and tried again later."""
 LOG_REQUESTS_MAX = 256
 HELP_REQUESTS_MAX = 16
-CLONE_SHOWN_S = 300.0
-"""A clone's agent tries for ever: one that was not heard for so long has been put right."""
-
-
-class HubError(Exception):
-    """A message that is refused. `status` is the HTTP status, `code` stable, the message a sentence."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """Two clocks: `monotonic` decides, `wall` is written into history."""
-
-    monotonic: Callable[[], float]
-    wall: Callable[[], float]
-
-
-class Ids(Protocol):
-    """Where ids come from."""
-
-    def session(self) -> str: ...
-
-    def replica(self, model: str) -> str: ...
-
-    def request(self) -> str: ...
-
-
-class Memory(Protocol):
-    """What the hub writes down. Calls return at once; the store keeps them in order."""
-
-    def record(self, events: Iterable[Event], at: float) -> None: ...
-
-    def node_registered(self, node: Node, life: Life, at: float) -> None: ...
-
-    def fabrics_changed(self, node: Node, at: float) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Clone:
-    """A second machine under one identity: the sentence with which it was refused, and when (monotonic)."""
-
-    sentence: str
-    at: float
+STORED_WAIT_S = 2.0
+"""How long a report of endings waits for the store: far longer than a commit takes, and far shorter than an agent
+waits for the answer, or a node's silence lasts until it counts."""
 
 
 class Hub:
@@ -134,23 +92,23 @@ class Hub:
         self.fleet = Fleet(nodes={node.node_id: node for node in known_nodes})
         self.lives = Lives(known_lives)
         self.failures = Failures()
-        self.clones: dict[str, Clone] = {}
-        """Node id → the cloned machine that was last refused."""
+        self.clones = Clones()
+        self.sessions = Sessions()
         self.requests = RequestTally()
         """What clients got, as the routers told it."""
-        self.table: RouteTable | None = None
         self.changed = asyncio.Event()
         """Set whenever `turn` has something to look at."""
         self._ids = ids
         self._memory = memory
-        self._publish = publish
+        self._tables = RouteTables(epoch, publish, int(clock.wall()))
         self._roll_back = roll_back
-        self._mailboxes: dict[str, Mailbox] = {}
-        self._sessions: dict[str, str] = {}
         self._log_requests: Questions[LogChunk] = Questions(LOG_REQUESTS_MAX)
         self._help_requests: Questions[EngineHelp] = Questions(HELP_REQUESTS_MAX)
-        self._created_s = int(clock.wall())
-        self._routes_held = True
+
+    @property
+    def table(self) -> RouteTable | None:
+        """What routers were last told to route by; None while routes are held."""
+        return self._tables.latest
 
     # What agents say.
 
@@ -165,18 +123,15 @@ class Hub:
         refusal = self.lives.refusal(message, still_speaks=still_speaks)
         if refusal is not None:
             current = self.lives.current(message.node_id)
-            if still_speaks and current is not None and current.boot_id != message.boot_id:
-                if not self._cloned(message.node_id):
-                    self._keep([node_event(message.node_id, "clone refused", refusal)])
-                self.clones[message.node_id] = Clone(refusal, now)
+            another = still_speaks and current is not None and current.boot_id != message.boot_id
+            if another and self.clones.refused(message.node_id, refusal, now):
+                self._keep([node_event(message.node_id, "clone refused", refusal)])
             log.warning("registration refused", node=message.node_id, reason=refusal)
             raise HubError(409, "older_life", refusal)
-        self.clones.pop(message.node_id, None)
-        self._end_session(message.node_id)
+        self.clones.forget(message.node_id)
         session = self._ids.session()
         life = self.lives.take(message)
-        self._sessions[session] = message.node_id
-        self._mailboxes[message.node_id] = Mailbox(session)
+        self.sessions.begin(message.node_id, session)
         self._keep(register(self.fleet, message, enrolment, session, now))
         self.failures.remember(self.fleet, message.held)
         self._memory.node_registered(self.fleet.nodes[message.node_id], life, self.clock.wall())
@@ -185,11 +140,7 @@ class Hub:
 
     def node_of(self, session: str) -> str:
         """The node of a live session. Raises HubError 410 when it is unknown or superseded."""
-        node_id = self._sessions.get(session)
-        node = self.fleet.nodes.get(node_id) if node_id is not None else None
-        if node_id is None or node is None or node.session != session:
-            raise HubError(410, "session_over", "this session is unknown or superseded; register again")
-        return node_id
+        return self.sessions.node_of(session, self.fleet)
 
     def certificate_shown(self, node_id: str, not_after: float) -> None:
         """A session goes on over a certificate that holds until then (epoch seconds): maybe a renewed one."""
@@ -200,7 +151,8 @@ class Hub:
     async def poll(self, session: str, acked: int, wait_s: float) -> list[Command]:
         """Commands after `acked`, waiting up to `wait_s` for one. Raises HubError 410."""
         node_id = self.node_of(session)
-        mailbox = self._mailboxes[node_id]
+        mailbox = self.sessions.mailbox(node_id)
+        assert mailbox is not None  # a live session has one
         mailbox.acknowledge(acked)
         self._heard(node_id)
         commands = await mailbox.wait(wait_s)
@@ -209,8 +161,13 @@ class Hub:
         # That the wait is over is this server's doing, and no sign of the agent.
         return commands
 
-    def report(self, message: Report) -> Reported:
-        """Take heartbeats, transitions and answers. Raises HubError 410."""
+    async def report(self, message: Report) -> Reported:
+        """Take heartbeats, transitions and answers; they count at once. Raises HubError 410.
+
+        The answer names ended shards only when their endings are stored: an agent forgets those, and tells all
+        else again with its next registration. While the store takes nothing the answer names none, after
+        `STORED_WAIT_S` at most: agents keep the endings and tell them again, also to the next server.
+        """
         node_id = self.node_of(message.session)
         now = self.clock.monotonic()
         self.failures.remember(self.fleet, message.shards)
@@ -221,23 +178,28 @@ class Hub:
         self._keep(report(self.fleet, node_id, message.inventory, message.shards, now))
         if message.inventory is not None and message.inventory.fabrics != fabrics:
             self._memory.fabrics_changed(self.fleet.nodes[node_id], self.clock.wall())
-        for chunk in message.logs:
-            self._log_requests.answered(chunk.request_id, chunk)
-        for told in message.helps:
-            self._help_requests.answered(told.request_id, told)
-        return Reported(
-            forget=[item.spec.shard_id for item in message.shards if item.phase in ("stopped", "failed")]
-        )
+        self._log_requests.answered(node_id, message.logs)
+        self._help_requests.answered(node_id, message.helps)
+        ended = [held.spec.shard_id for held in message.shards if held.phase in ("stopped", "failed")]
+        if not ended or not await self._memory.stored(STORED_WAIT_S):
+            return Reported()
+        return Reported(forget=ended)
 
     async def read_log(
         self, node_id: str, shard_id: str, stream: str, offset: int | None, lines: int, timeout_s: float
     ) -> LogChunk:
-        """Ask a node for a part of a shard's output. Raises HubError 504 when it does not answer in time."""
-        return await self._ask(
+        """Ask a node for a part of a shard's output. Raises HubError when it cannot, or not in time."""
+
+        def queue(mailbox: Mailbox, request_id: str) -> bool:
+            return mailbox.read_log(request_id, shard_id, stream, offset, lines)
+
+        return await self._log_requests.ask(
             node_id,
-            self._log_requests,
-            lambda mailbox, request: mailbox.read_log(request, shard_id, stream, offset, lines),
+            self.sessions.mailbox(node_id),
+            self._ids.request(),
+            queue,
             timeout_s,
+            "its logs cannot be read",
         )
 
     async def read_engine_help(self, node_id: str, engine: str, timeout_s: float) -> EngineHelp:
@@ -251,58 +213,28 @@ class Hub:
                 f"the agent of {node_id} (llmgw {node.version or 'unknown'}) cannot ask engines for their help; "
                 "update llmgw there",
             )
-        return await self._ask(
+
+        def queue(mailbox: Mailbox, request_id: str) -> bool:
+            return mailbox.read_engine_help(request_id, engine)
+
+        return await self._help_requests.ask(
             node_id,
-            self._help_requests,
-            lambda mailbox, request: mailbox.read_engine_help(request, engine),
+            self.sessions.mailbox(node_id),
+            self._ids.request(),
+            queue,
             timeout_s,
+            "its engines cannot be asked",
         )
-
-    async def _ask(
-        self,
-        node_id: str,
-        questions: Questions[Answer],
-        put: Callable[[Mailbox, str], bool],
-        timeout_s: float,
-    ) -> Answer:
-        """Ask a node something whose answer comes in a report. Raises HubError 503 and 504."""
-        mailbox = self._mailboxes.get(node_id)
-        if mailbox is None or mailbox.closed:
-            raise HubError(503, "node_silent", f"{node_id} has no session now, so it cannot be asked")
-        if questions.full:
-            raise HubError(503, "busy", "too many such requests are waiting for answers; try again in a moment")
-        request_id = self._ids.request()
-
-        def send() -> None:
-            if not put(mailbox, request_id):
-                raise HubError(503, "busy", f"too many commands wait for {node_id}; try again in a moment")
-
-        try:
-            return await questions.ask(request_id, send, timeout_s)
-        except TimeoutError:
-            raise HubError(504, "node_silent", f"{node_id} did not answer within {timeout_s:.0f} s") from None
 
     # What routers say.
 
     def import_table(self, table: RouteTable) -> None:
         """Take over the table of routers that outlived the previous server, before anything is changed."""
-        now = self.clock.monotonic()
-        for model in table.models:
-            for endpoint in model.endpoints:
-                known = self.fleet.replicas.get(endpoint.id)
-                # Part of a gang may have been reported already, and not yet its leader.
-                if endpoint.node is not None and (known is None or known.state is ReplicaState.ADOPTING):
-                    self.fleet.inherited.setdefault(
-                        endpoint.id, InheritedRoute(model.name, endpoint, alive_at=now)
-                    )
-        for node in self.fleet.nodes.values():
-            if node.session is not None:
-                # It registered before the routers were asked, and has said what it holds.
-                drop_inherited_of(self.fleet, node.node_id)
+        inherit_routes(self.fleet, table, self.clock.monotonic())
 
     def release_routes(self) -> None:
         """From now on tables are published: running routers were asked for theirs, or there are none."""
-        self._routes_held = False
+        self._tables.held = False
         self.changed.set()
 
     def router_connected(self, router_id: str) -> None:
@@ -356,8 +288,9 @@ class Hub:
             log.error(
                 "reconcile does not come to an end", rounds=ROUNDS_MAX, actions=[repr(a) for a in actions[:5]]
             )
-        self._close_lost_sessions()
-        self._publish_routes()
+        self.sessions.close_lost(self.fleet)
+        if self._tables.update(self.fleet, self.catalog, self.static):
+            self.changed.set()
 
     def forgive_pause(self, pause_s: float) -> None:
         """This process stood still for so long: every deadline moves by it."""
@@ -403,66 +336,26 @@ class Hub:
 
     def remove_node(self, node_id: str, by: str) -> None:
         """Forget a node and what was believed to run there, but not which of its lives is the latest."""
-        self._end_session(node_id)
-        self.clones.pop(node_id, None)
+        self.sessions.end(node_id)
+        self.clones.forget(node_id)
         forget_node(self.fleet, node_id, self.clock.monotonic())
         self._keep([node_event(node_id, "removed", f"by {by}")])
         self.changed.set()
 
     def end_sessions(self) -> None:
         """This server stops: polls that wait are answered, and agents look for the next one."""
-        for node_id in list(self._mailboxes):
-            self._end_session(node_id)
+        self.sessions.end_all()
 
     def findings(self) -> list[Finding]:
         """What is wrong with the fleet as a whole."""
-        found = [finding for node in self.fleet.nodes.values() for finding in self.node_findings(node)]
-        if self.fleet.doubted:
-            nodes = ", ".join(sorted(self.fleet.doubted))
-            found.append(
-                Finding(
-                    check="mass-silence",
-                    severity="error",
-                    where="server",
-                    what=f"{nodes} fell silent together; none of them is declared lost until a third is back",
-                    why="when most nodes go at once, this server's own network is the likelier fault",
-                    remedy="check this network; `llmgw ctl node remove NODE` for those that are really gone",
-                )
-            )
-        return found
+        of_nodes = [finding for node in self.fleet.nodes.values() for finding in self.node_findings(node)]
+        return [*of_nodes, *fleet_findings(self.fleet)]
 
     def node_findings(self, node: Node) -> list[Finding]:
         """What is wrong with a node, by its own account and by ours."""
-        found = []
-        if self._cloned(node.node_id):
-            found.append(
-                Finding(
-                    check="cloned-machine",
-                    severity="error",
-                    where=node.node_id,
-                    what=self.clones[node.node_id].sentence,
-                    why="two machines under one identity would use each other's commands",
-                    remedy="give the clone a host name of its own, then `llmgw ctl cert issue-client`",
-                )
-            )
-        if node.suspect is not None:
-            found.append(
-                Finding(
-                    check="suspect-node",
-                    severity="warning",
-                    where=node.node_id,
-                    what=f"{node.node_id} is placed on last: {node.suspect}",
-                    why="what fails here and runs elsewhere is often the machine's fault",
-                    remedy=f"run `llmgw doctor` there; `llmgw ctl cordon {node.node_id}` keeps it out",
-                )
-            )
-        return [*found, *node.inventory.findings]
+        return node_findings(node, self.clones.sentence(node.node_id, self.clock.monotonic()))
 
     # Inside.
-
-    def _cloned(self, node_id: str) -> bool:
-        clone = self.clones.get(node_id)
-        return clone is not None and self.clock.monotonic() - clone.at < CLONE_SHOWN_S
 
     def _heard(self, node_id: str) -> None:
         events = heard(self.fleet, node_id, self.clock.monotonic())
@@ -480,43 +373,10 @@ class Hub:
             self._memory.record(events, self.clock.wall())
 
     def _deliver(self, effects: Effects) -> None:
-        for node_id, spec in effects.starts:
-            mailbox = self._mailboxes.get(node_id)
-            if mailbox is not None:
-                mailbox.start(spec)
-        for node_id, shard_id, reason in effects.stops:
-            mailbox = self._mailboxes.get(node_id)
-            if mailbox is not None:
-                mailbox.stop(shard_id, reason)
+        self.sessions.send(effects)
         for action in effects.rollbacks:
             self._roll_back(action)
         for event in effects.events:
             if event.kind == "replica" and event.event == "failed":
                 self.failures.note(self.fleet, event.subject, event.reason, self.clock.wall())
         self._keep(effects.events)
-
-    def _close_lost_sessions(self) -> None:
-        for node_id, mailbox in self._mailboxes.items():
-            node = self.fleet.nodes.get(node_id)
-            if not mailbox.closed and (node is None or node.session != mailbox.session):
-                mailbox.close()
-                self._sessions.pop(mailbox.session, None)
-
-    def _end_session(self, node_id: str) -> None:
-        mailbox = self._mailboxes.pop(node_id, None)
-        if mailbox is not None:
-            mailbox.close()
-            self._sessions.pop(mailbox.session, None)
-
-    def _publish_routes(self) -> None:
-        if self._routes_held:
-            return
-        models = routes(self.fleet, self.catalog, self.static, self._created_s)
-        if self.table is None or models != self.table.models:
-            number = self.table.version.number + 1 if self.table is not None else 1
-            self.table = RouteTable(version=TableVersion(self.epoch, number), models=models)
-            self._publish(self.table)
-        for replica in self.fleet.replicas.values():
-            if replica.state is ReplicaState.DRAINING and replica.withdrawn is None:
-                replica.withdrawn = self.table.version
-                self.changed.set()

@@ -33,13 +33,14 @@ from llmgw.server.asgi import AsgiServer, serve_asgi
 from llmgw.server.backend import Backend
 from llmgw.server.catalogs import ruling_catalog, static_endpoints
 from llmgw.server.deciding import decide
-from llmgw.server.hub import Clock, Hub
+from llmgw.server.hub import Hub
 from llmgw.server.ids import RandomIds
 from llmgw.server.memory import StoreMemory, known_lives, known_nodes
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
 from llmgw.server.prober import Prober
 from llmgw.server.rollback import roll_back
 from llmgw.server.routers import Routers
+from llmgw.server.seams import Clock
 from llmgw.server.store.records import Revocation
 from llmgw.server.store.store import Store
 

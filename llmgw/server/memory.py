@@ -27,6 +27,7 @@ class StoreMemory:
                 reason=event.reason,
                 model=event.model,
                 nodes=event.nodes,
+                once=event.once,
             )
 
     def node_registered(self, node: Node, life: Life, at: float) -> None:
@@ -37,6 +38,10 @@ class StoreMemory:
     def fabrics_changed(self, node: Node, at: float) -> None:
         """Keep what a node said of its fabrics; the store records what differs from the last time."""
         self._store.put_fabrics(node.node_id, node.inventory.fabrics, at)
+
+    async def stored(self, timeout_s: float) -> bool:
+        """True once everything kept before is committed; False when it is not within `timeout_s`."""
+        return await self._store.stored(timeout_s)
 
 
 def known_nodes(store: StoreInterface, now: float) -> list[Node]:

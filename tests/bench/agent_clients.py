@@ -7,6 +7,7 @@ stdin (`churn SECONDS`, `quiet`, `end`), tells on stdout how it stands once a se
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import random
@@ -40,8 +41,8 @@ class Told(msgspec.Struct):
     """When registrations were answered (monotonic clock of the machine)."""
     reports: list[tuple[float, float]] = []
     """(when, seconds) of every report."""
-    markers: list[str] = []
-    """Reasons of ended shards that the server acknowledged."""
+    markers: list[tuple[float, str]] = []
+    """(when, reason) of ended shards that the server acknowledged."""
     held: int = 0
     failed_calls: int = 0
 
@@ -60,7 +61,7 @@ class InstantKeeper:
         self._told = told
         self._shards: dict[str, HeldShard] = {}
         self._listener: Callable[[str], None] = lambda _: None
-        self._ended = 0
+        self.ended = 0
 
     def listen(self, listener: Callable[[str], None]) -> None:
         self._listener = listener
@@ -86,7 +87,7 @@ class InstantKeeper:
         for shard_id in shard_ids:
             ended = self._shards.pop(shard_id, None)
             if ended is not None and ended.reason is not None:
-                self._told.markers.append(ended.reason)
+                self._told.markers.append((time.monotonic(), ended.reason))
 
     async def read_log(self, *, request_id: str, shard_id: str, **_: object) -> LogChunk:
         return LogChunk(request_id=request_id, shard_id=shard_id)
@@ -105,12 +106,12 @@ class InstantKeeper:
         held = self._shards.get(shard_id)
         if held is None or held.phase != "ready":
             return
-        self._ended += 1
+        self.ended += 1
         self._shards[shard_id] = msgspec.structs.replace(
             held,
             phase="stopped",
             version=held.version + 1,
-            reason=f"{why} [{self._node_id}-{self._ended}]",
+            reason=f"{why} [{self._node_id}-{self.ended}]",
         )
         self._listener(shard_id)
 
@@ -156,7 +157,13 @@ class Clients:
     async def _tell(self) -> None:
         while True:
             self.told.held = sum(len(keeper.live()) for keeper in self.keepers)
-            print(f"{len(self.told.registered)} {self.told.held}", flush=True)
+            numbers = {
+                "registered": len(self.told.registered),
+                "held": self.told.held,
+                "ended": sum(keeper.ended for keeper in self.keepers),
+                "acknowledged": len(self.told.markers),
+            }
+            print(json.dumps(numbers), flush=True)
             await asyncio.sleep(0.5)
 
     def _agent(self, folder: Path, port: int, number: int) -> AgentLoop:

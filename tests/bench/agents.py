@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -36,6 +38,10 @@ CLIENTS = 2
 FILL_LIMIT_S = 90.0
 CHURN_PER_S = 1.0
 """Shards that end by themselves: a fleet that is far from well."""
+STORM_PER_S = 100.0
+"""The same while the server is killed: some are acknowledged within the last milliseconds of its life."""
+STORM_S = (0.5, 1.5)
+CLOSE_S = 0.05
 GROWTH_LIMIT_PERCENT = 10.0
 
 
@@ -43,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """How many, and for how long."""
     parser.add_argument("--count", type=int, default=500, help="agents")
     parser.add_argument("--seconds", type=float, default=120.0, help="how long the steady fleet is watched")
+    parser.add_argument("--kills", type=int, default=5, help="kill -9 of the server while shards end")
     parser.add_argument("--settle", type=float, default=45.0, help="liveness.settle of the server, seconds")
     parser.add_argument("--keep", action="store_true", help="keep the folder with the server's log and state")
 
@@ -51,7 +58,7 @@ def run(options: argparse.Namespace) -> Figures:
     """Measure and return the figures."""
     folder = Path(tempfile.mkdtemp(prefix="llmgw-bench-"))
     try:
-        return asyncio.run(_Bench(folder, options.count, options.seconds, options.settle).run())
+        return asyncio.run(_Bench(folder, options.count, options.seconds, options.settle, options.kills).run())
     finally:
         if options.keep:
             print(f"kept: {folder}")
@@ -65,8 +72,7 @@ class _Client:
 
     process: asyncio.subprocess.Process
     first: int
-    registered: int = 0
-    held: int = 0
+    told: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -78,11 +84,13 @@ class _Watched:
 
 
 class _Bench:
-    def __init__(self, folder: Path, count: int, seconds: float, settle_s: float) -> None:
+    def __init__(self, folder: Path, count: int, seconds: float, settle_s: float, kills: int) -> None:
         self.folder = folder
         self.count = count
         self.seconds = seconds
         self.settle_s = settle_s
+        self.kills = kills
+        self.killed_at: list[float] = []
         self.figures = Figures(f"agents: {count}, a report every 5 s, {seconds:g} s")
         self.clients: list[_Client] = []
         self.server: subprocess.Popen[bytes] | None = None
@@ -102,7 +110,7 @@ class _Bench:
             begun = time.monotonic()
             watched = await self._watch()
             ended = time.monotonic()
-            restarted = await self._restart()
+            restarted = await self._kill_again_and_again()
             told = await self._end_clients()
         finally:
             await self._end_all()
@@ -181,7 +189,7 @@ class _Bench:
     async def _listen(self, client: _Client) -> None:
         assert client.process.stdout is not None
         while line := await client.process.stdout.readline():
-            client.registered, client.held = (int(word) for word in line.split())
+            client.told = json.loads(line)
 
     # While it runs.
 
@@ -200,23 +208,45 @@ class _Bench:
         watched.cpu_percent = 100 * (_cpu_s(process) - cpu) / (time.monotonic() - begun)
         return watched
 
-    async def _restart(self) -> float:
-        """Kill the server, start it again, and wait until every agent has registered. Returns when that began."""
+    async def _kill_again_and_again(self) -> float:
+        """kill -9 while shards end and their ends are acknowledged. Returns when the last one was."""
+        for left in reversed(range(self.kills)):
+            self._say(f"churn {CLIENTS / STORM_PER_S}")
+            await self._until(self._acknowledges(), "the ends of shards to be acknowledged")
+            await asyncio.sleep(random.uniform(*STORM_S))
+            killed = await self._restart(self.count if left == 0 else self.count // 2)
+        self._say("quiet")
+        # What ended while there was no server is told with the next heartbeats.
+        await self._until(lambda: self._unacknowledged() == 0, "all ends of shards to be acknowledged")
+        return killed
+
+    async def _restart(self, count: int) -> float:
+        """Kill the server, start it again, and wait until so many have registered. Returns when that began."""
         assert self.server is not None
         before = self._registered()
         begun = time.monotonic()
+        self.killed_at.append(begun)
         self.server.send_signal(signal.SIGKILL)
         self.server.wait()
         self._start_server()
-        await self._until(lambda: self._registered() >= before + self.count, "agents to register again")
-        await asyncio.sleep(5.0)
+        await self._until(lambda: self._registered() >= before + count, "agents to register again")
         return begun
 
+    def _acknowledges(self) -> Callable[[], bool]:
+        before = self._told("acknowledged")
+        return lambda: self._told("acknowledged") > before
+
+    def _unacknowledged(self) -> int:
+        return self._told("ended") - self._told("acknowledged")
+
+    def _told(self, what: str) -> int:
+        return sum(client.told.get(what, 0) for client in self.clients)
+
     def _registered(self) -> int:
-        return sum(client.registered for client in self.clients)
+        return self._told("registered")
 
     def _held(self) -> int:
-        return sum(client.held for client in self.clients)
+        return self._told("held")
 
     def _say(self, line: str) -> None:
         for client in self.clients:
@@ -272,11 +302,14 @@ class _Bench:
         figures.add("a report, p99", 1000 * reports[int(len(reports) * 0.99)], "ms")
         log = (self.folder / "server.log").read_text(errors="replace")
         figures.add('"database is locked" in the log', log.count("database is locked"), "times", 0)
-        markers = {marker for item in told for marker in item.markers}
-        stored = set(_reasons(self.folder / "state" / "llmgw.db"))
-        lost = sum(1 for marker in markers if marker not in stored)
+        markers = {marker: when for item in told for when, marker in item.markers}
+        stored = list(_reasons(self.folder / "state" / "llmgw.db"))
+        close = sum(1 for when in markers.values() if any(0 <= kill - when <= CLOSE_S for kill in self.killed_at))
         figures.add("transitions sent and acknowledged", len(markers), "transitions")
-        figures.add("of these not in history", lost, "transitions", 0)
+        figures.add("kill -9 of the server while they flow", len(self.killed_at), "times")
+        figures.add(f"of these acknowledged within {1000 * CLOSE_S:g} ms before one", close, "transitions")
+        figures.add("of these not in history", len(markers.keys() - set(stored)), "transitions", 0)
+        figures.add("of these twice in history", len(stored) - len(set(stored)), "transitions", 0)
         again = sorted(when - restarted for item in told for when in item.registered if when > restarted)
         figures.add("kill -9 of the server to half of the agents back", again[self.count // 2], "s")
         figures.add("kill -9 of the server to all agents back", again[self.count - 1], "s")

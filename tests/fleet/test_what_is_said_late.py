@@ -22,6 +22,7 @@ from llmgw.messages.agent import (
     Inventory,
     Register,
     Report,
+    Reported,
     ShardSpec,
     StopShard,
 )
@@ -35,6 +36,9 @@ class NoMemory:
     def node_registered(self, node: Node, life: Life, at: float) -> None: ...
 
     def fabrics_changed(self, node: Node, at: float) -> None: ...
+
+    async def stored(self, timeout_s: float) -> bool:
+        return True
 
 
 class Counted:
@@ -92,6 +96,9 @@ class Server:
         )
         return self.hub.register(message, Enrolment(f"10.0.0.{node[-1]}"), "1").session
 
+    def report(self, session: str, *shards: HeldShard) -> Reported:
+        return asyncio.run(self.hub.report(Report(session=session, shards=list(shards))))
+
     def routed(self) -> list[str]:
         table = self.hub.table
         return [endpoint.id for model in table.models for endpoint in model.endpoints] if table else []
@@ -132,7 +139,7 @@ def table_of_before(model: str, replica: str, node: str) -> RouteTable:
 
 
 def stops_waiting(server: Server, node: str) -> list[str]:
-    mailbox = server.hub._mailboxes[node]
+    mailbox = server.hub.sessions.mailbox(node)
     return [command.shard_id for command in mailbox._commands if isinstance(command, StopShard)]
 
 
@@ -141,13 +148,13 @@ def test_a_shard_that_comes_back_after_its_end_is_stopped_each_time_and_its_gpu_
     server = Server(catalog)
     session = server.register("node1")
     server.now += 60
-    late = Report(session=session, shards=[shard(catalog, "small-x", "node1")])
-    ended = Report(session=session, shards=[shard(catalog, "small-x", "node1", "stopped", version=9)])
+    late = shard(catalog, "small-x", "node1")
+    ended = shard(catalog, "small-x", "node1", "stopped", version=9)
     for times in (1, 2):
-        server.hub.report(late)
+        server.report(session, late)
         server.hub.turn()
         assert stops_waiting(server, "node1") == ["small-x.0"] * times
-        server.hub.report(ended)
+        server.report(session, ended)
         server.hub.turn()
         assert server.hub.fleet.gpus_in_use() == {}
 
@@ -166,12 +173,8 @@ def test_a_shard_that_was_let_go_and_is_reported_again_holds_its_gpu_until_it_is
     assert server.hub.fleet.gpus_in_use()["node1"] == {"node1-gpu0"}
     server.hub.turn()
     assert stops_waiting(server, "node1") == ["big-x.0"]
-    server.hub.report(
-        Report(
-            session=server.hub.fleet.nodes["node1"].session or "",
-            shards=[msgspec.structs.replace(leader, phase="stopped", version=9)],
-        )
-    )
+    session = server.hub.fleet.nodes["node1"].session or ""
+    server.report(session, msgspec.structs.replace(leader, phase="stopped", version=9))
     assert "node1" not in server.hub.fleet.gpus_in_use()
 
 
@@ -230,7 +233,7 @@ def test_a_route_of_before_is_withdrawn_when_its_leader_is_reported_to_be_stoppi
     session = server.register("node1", [shard(catalog, "big-x", "node1")])
     server.hub.turn()
     assert server.routed() == ["big-x"]
-    server.hub.report(Report(session=session, shards=[shard(catalog, "big-x", "node1", "stopping", version=4)]))
+    server.report(session, shard(catalog, "big-x", "node1", "stopping", version=4))
     server.hub.turn()
     assert server.routed() == []
 

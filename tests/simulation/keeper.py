@@ -145,6 +145,7 @@ class SimKeeper:
         for shard_id in shard_ids:
             record = self._records.get(shard_id)
             if record is not None and not record.live:
+                self._world.invariants.forgotten(self._machine, record.spec)
                 record.forgotten = True
             self._answers.pop(shard_id, None)
 

@@ -253,6 +253,5 @@ class SimServer:
             watch.taken(machine.node_id, message.session, "a poll's answer")
             return Commands(commands=commands)
         watch.spoke(machine.node_id, message.session, "a report")
-        reported = hub.report(message)
         watch.reported(machine.node_id, message)
-        return reported
+        return await hub.report(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -30,6 +31,16 @@ class Disk:
             newest = connection.scalar(select(schema.history.c.id).order_by(schema.history.c.id.desc()).limit(1))
         return newest or 0
 
+    def holds_end(self, replica_id: str, rank: int, node_id: str) -> bool:
+        """True when history has the end of a replica's shard on that node."""
+        query = select(schema.history.c.reason).where(
+            schema.history.c.subject == replica_id,
+            schema.history.c.event.in_(["shard stopped", "shard failed"]),
+        )
+        with self.engine.begin() as connection:
+            reasons = connection.scalars(query).all()
+        return any(reason.startswith(f"rank {rank} on {node_id}: ") for reason in reasons)
+
     def close(self) -> None:
         self.engine.dispose()
 
@@ -41,6 +52,7 @@ class SimStore(StoreInterface):
         super().__init__(kept)
         self._disk = disk
         self._queue = WriteQueue()
+        self._written = asyncio.Event()
 
     @classmethod
     def open(cls, disk: Disk, now: float) -> SimStore:
@@ -58,11 +70,16 @@ class SimStore(StoreInterface):
                 if write.history_row is not None:
                     rows.append(write.history_row)
                     continue
+                if rows:
+                    writes.insert_history(connection, rows)
+                    rows = []
                 result = write.apply(connection) if write.apply is not None else None
                 if write.then is not None:
                     write.then(result)
             if rows:
                 writes.insert_history(connection, rows)
+        written, self._written = self._written, asyncio.Event()
+        written.set()
 
     def _enqueue(self, write: Any) -> None:
         self._queue.add(write)
@@ -81,6 +98,12 @@ class SimStore(StoreInterface):
 
     async def flush(self, timeout_s: float | None = None) -> None:
         self.write_out()
+
+    async def stored(self, timeout_s: float) -> bool:
+        """With the next batch; the server may die before."""
+        if len(self._queue):
+            await self._written.wait()
+        return True
 
     def findings(self) -> list[Finding]:
         return []

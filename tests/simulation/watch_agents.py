@@ -132,6 +132,14 @@ class AgentWatch(Watch):
                 f"{spec.shard_id} is started on {machine.name} on GPUs of {engine.spec.shard_id}, which lives",
             )
 
+    def forgotten(self, machine: Machine, spec: ShardSpec) -> None:
+        """An agent heard that the end of its shard is kept."""
+        self.expect(
+            self._world.server.disk.holds_end(spec.replica_id, spec.rank, machine.node_id),
+            "history",
+            f"{machine.name} was told that the end of {spec.shard_id} is kept, and the disk does not have it",
+        )
+
     def _lost(self, node_id: str) -> None:
         """Section 5: lost takes two silent witnesses, or the long limit."""
         hub, now = self._world.server.hub, self._world.now

@@ -56,7 +56,7 @@ class RouteWatch(Watch):
                 )
 
     def _routes(self, hub: Hub) -> None:
-        if hub.table is None or hub._routes_held:
+        if hub.table is None:
             return
         for model in hub.table.models:
             for endpoint in model.endpoints:

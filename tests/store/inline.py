@@ -52,6 +52,9 @@ class InlineStore(StoreInterface):
     async def flush(self, timeout_s: float | None = None) -> None:
         return None
 
+    async def stored(self, timeout_s: float) -> bool:
+        return True
+
     def findings(self) -> list[Finding]:
         return []
 

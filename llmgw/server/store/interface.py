@@ -85,6 +85,13 @@ class StoreInterface(ABC):
         """Wait until everything put before is committed. Raises StoreError when `timeout_s` is over first."""
 
     @abstractmethod
+    async def stored(self, timeout_s: float) -> bool:
+        """True once everything put before is committed; False when that fails or takes longer.
+
+        For many callers at once: unlike `flush` it has no failed write tried again sooner.
+        """
+
+    @abstractmethod
     def findings(self) -> list[Finding]:
         """What is wrong with the store now."""
 
@@ -104,8 +111,12 @@ class StoreInterface(ABC):
         reason: str = "",
         model: str | None = None,
         nodes: Sequence[str] = (),
+        once: bool = False,
     ) -> None:
-        """Add a transition to the history, in the words of `HistoryEntry`. A long reason is cut at its end."""
+        """Add a transition to the history, in the words of `HistoryEntry`. A long reason is cut at its end.
+
+        `once`: unless an entry of the same kind, subject, event and reason is there already.
+        """
         row = {
             "at": now,
             "kind": _text(kind, 32),
@@ -115,7 +126,10 @@ class StoreInterface(ABC):
             "model": None if model is None else _text(model, 256),
             "nodes": list(nodes),
         }
-        self._enqueue(Write(history_row=row))
+        if once:
+            self._enqueue(Write(apply=partial(writes.insert_history_once, row=row)))
+        else:
+            self._enqueue(Write(history_row=row))
         self._recorded += 1
         if self._recorded % PRUNE_EVERY_ROWS == 0:
             self.prune_history(self._history_rows_kept)

@@ -106,6 +106,10 @@ class Store(StoreInterface):
         """Wait until everything put before is committed. Raises StoreError when `timeout_s` is over first."""
         await self._writer.flush(timeout_s)
 
+    async def stored(self, timeout_s: float) -> bool:
+        """True once everything put before is committed; False when that fails or takes longer."""
+        return await self._writer.stored(timeout_s)
+
     def findings(self) -> list[Finding]:
         """What is wrong with the store now."""
         return self._writer.findings()

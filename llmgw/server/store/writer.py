@@ -121,6 +121,26 @@ class Writer:
                 (self._problem.remedy if self._problem else "") or "they are tried again",
             ) from None
 
+    async def stored(self, timeout_s: float) -> bool:
+        """True once everything queued before this call is committed; False when that fails or takes longer.
+
+        While writing fails the answer is at once False: hundreds may ask at once, and a disk that takes nothing
+        is not tried more often for it.
+        """
+        if not self.waiting:
+            return True
+        if self._problem is not None or self._task is None or self._task.done():
+            return False
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._flushes.append((self._queue.last_number, done))
+        try:
+            # Not wait_for: before Python 3.12 it may swallow a cancellation.
+            async with asyncio.timeout(timeout_s):
+                await done
+        except (TimeoutError, StoreError):
+            return False
+        return True
+
     async def stop(self, timeout_s: float) -> None:
         """Write what waits and end. Raises StoreError when that takes more than `timeout_s` seconds."""
         task = self._task
@@ -156,7 +176,8 @@ class Writer:
                     severity="error",
                     where=self._where,
                     what=f"{self.waiting} changes wait to be stored: {self._problem.what}.",
-                    why="They are kept in memory and tried again; they are lost if the server ends first.",
+                    why="They are kept in memory and tried again; but for the ends of shards, which agents tell "
+                    "again, they are lost if the server ends first.",
                     remedy=self._problem.remedy,
                 )
             )

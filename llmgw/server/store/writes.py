@@ -22,6 +22,19 @@ def insert_history(connection: Connection, rows: Sequence[dict[str, Any]]) -> No
     connection.execute(insert(schema.history), list(rows))
 
 
+def insert_history_once(connection: Connection, row: dict[str, Any]) -> None:
+    """Add a row unless one with its kind, subject, event and reason is there."""
+    table = schema.history
+    same = select(table.c.reason).where(
+        table.c.subject == row["subject"],
+        # As expressions, so that no index but the subject's is walked.
+        table.c.kind.concat("") == row["kind"],
+        table.c.event.concat("") == row["event"],
+    )
+    if row["reason"] not in connection.scalars(same):
+        insert_history(connection, [row])
+
+
 def prune_history(connection: Connection, keep_rows: int, chunk_rows: int) -> int:
     """Delete the oldest rows beyond the newest `keep_rows`, at most `chunk_rows`; returns how many went."""
     history = schema.history

@@ -1,0 +1,38 @@
+"""The tables that routers route by: made from the fleet, numbered, and published once they may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llmgw.config.catalog import Catalog
+from llmgw.fleet.model import Fleet, ReplicaState
+from llmgw.fleet.routes import routes
+from llmgw.messages.routes import RouteEndpoint, RouteTable, TableVersion
+
+
+class RouteTables:
+    """One server's tables. None is made while they are held: routers that live are asked for theirs first."""
+
+    def __init__(self, epoch: str, publish: Callable[[RouteTable], None], created_s: int) -> None:
+        """`created_s` is what models are said to be created at, seconds since the epoch."""
+        self.latest: RouteTable | None = None
+        self.held = True
+        self._epoch = epoch
+        self._publish = publish
+        self._created_s = created_s
+
+    def update(self, fleet: Fleet, catalog: Catalog, static: dict[str, list[RouteEndpoint]]) -> bool:
+        """Publish what follows from the fleet if it differs; True when a replica's route is withdrawn by that."""
+        if self.held:
+            return False
+        models = routes(fleet, catalog, static, self._created_s)
+        if self.latest is None or models != self.latest.models:
+            number = self.latest.version.number + 1 if self.latest is not None else 1
+            self.latest = RouteTable(version=TableVersion(self._epoch, number), models=models)
+            self._publish(self.latest)
+        withdrawn = False
+        for replica in fleet.replicas.values():
+            if replica.state is ReplicaState.DRAINING and replica.withdrawn is None:
+                replica.withdrawn = self.latest.version
+                withdrawn = True
+        return withdrawn
