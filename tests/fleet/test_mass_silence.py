@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmgw.fleet.model import NodeState
+from llmgw.fleet.observe import forgive_pause
 from tests.fleet.test_reconcile import catalog, four_nodes
 from tests.fleet.world import World
 
@@ -76,6 +77,27 @@ def test_a_node_that_was_silent_for_long_does_not_count_towards_the_window() -> 
     world.kill("node02")
     world.run(30)
     assert world.fleet.nodes["node02"].state is NodeState.LOST
+
+
+def test_a_pause_of_the_server_brings_nobody_back_and_shortens_nothing() -> None:
+    world = Deaf(catalog(big=0, small=4), four_nodes())
+    world.run(20)
+    cut(world, "node01", "node02", "node03")
+    world.run(60)
+    doubted = world.fleet.doubted
+    world.now += 100
+    forgive_pause(world.fleet, 100)
+    world.run(5)
+    assert world.fleet.doubted == doubted
+    world.machines["node01"].connected = True
+    world.run(5)
+    assert not world.fleet.doubted
+    world.now += 30
+    forgive_pause(world.fleet, 30)
+    world.run(30)
+    assert states(world)["node02"] == "unreachable"
+    world.run(20)
+    assert states(world)["node02"] == "lost"
 
 
 def test_removing_the_nodes_that_are_really_gone_ends_the_doubt() -> None:

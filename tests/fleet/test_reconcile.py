@@ -50,6 +50,23 @@ def test_small_replicas_leave_a_whole_fabric_free_for_gangs(world: World) -> Non
     assert nodes == {"node01", "node02"}
 
 
+def test_a_node_whose_replica_was_given_up_with_another_node_is_not_lost_with_it(world: World) -> None:
+    gang = next(r for r in world.fleet.replicas.values() if r.node_ids == ["node01", "node02"])
+    for replica in world.replicas("small"):
+        world.fleet.replicas[replica].restart_by = "the test"  # they move away
+    world.machines["node01"].connected = False
+    world.run(280)
+    world.machines["node02"].connected = False
+    world.run(30)
+    assert world.fleet.nodes["node01"].state is NodeState.LOST
+    assert gang.state is ReplicaState.FAILED
+    assert world.fleet.nodes["node02"].state is NodeState.UNREACHABLE
+    world.run(240)
+    assert world.fleet.nodes["node02"].state is NodeState.UNREACHABLE
+    world.run(60)
+    assert world.fleet.nodes["node02"].state is NodeState.LOST
+
+
 def test_a_lost_node_s_replica_returns_on_the_fabric_that_can_hold_it(world: World) -> None:
     world.kill("node02")
     world.run(40)
