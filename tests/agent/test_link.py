@@ -209,9 +209,9 @@ def test_a_renewed_certificate_is_used_while_an_older_call_ends_in_peace(site: S
             await until(lambda: site.serials, "the poll has arrived")
             old = Path(site.tls.cert).read_text()
             keeper = CertificateKeeper(
-                cert=site.tls.cert,
                 node_id="node01",
                 transport=transport,
+                read=Path(site.tls.cert).read_text,
                 make_csr=make_csr,
                 renew_after=lambda pem: 0.0 if len(site.serials) < 2 else 1e12,
                 install=site.install,
@@ -264,9 +264,9 @@ def test_a_renewal_that_is_refused_installs_nothing_and_says_why(
         raise AssertionError("the link must not be reloaded")
 
     keeper = CertificateKeeper(
-        cert=site.tls.cert,
         node_id="node01",
         transport=CannedTransport(status, body),
+        read=Path(site.tls.cert).read_text,
         make_csr=make_csr,
         renew_after=lambda pem: 0.0,
         install=install,
