@@ -73,6 +73,8 @@ class CertificateKeeper:
             else:
                 backoff.reset()
                 log.info("certificate renewed", node=self._node_id)
+                # A clock that is far ahead finds the new one due at once, again and again.
+                await asyncio.sleep(RETRY_BASE_S)
 
     async def renew(self) -> None:
         """Renew now. Raises TransportError, CertificateError or OSError; the old pair stays valid then."""

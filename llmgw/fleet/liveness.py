@@ -65,11 +65,10 @@ def _doubt(fleet: Fleet, now: float, settings: FleetSettings) -> list[Action]:
         if 3 * len(back) >= len(doubted):
             return [EndDoubt(f"{len(back)} of {len(doubted)} nodes are back")]
         return []
-    # From well before the first would be declared lost, so that the last of a window is counted in time.
     window = [
         node_id
         for node_id, silent_s in speaking.items()
-        if 0.6 * settings.lost_after_s <= silent_s < 2 * settings.lost_after_s
+        if suspiciously_silent(fleet.nodes[node_id], now, settings) and silent_s < 2 * settings.lost_after_s
     ]
     if len(window) > 1 and 2 * len(window) > len(speaking):
         return [
@@ -80,6 +79,11 @@ def _doubt(fleet: Fleet, now: float, settings: FleetSettings) -> list[Action]:
             )
         ]
     return []
+
+
+def suspiciously_silent(node: Node, now: float, settings: FleetSettings) -> bool:
+    """Silent from well before it would be declared lost, so that the last of a window is counted in time."""
+    return now - node.last_heard >= 0.6 * settings.lost_after_s
 
 
 def witnessed_at(replica: Replica) -> float:

@@ -7,7 +7,7 @@ import pytest
 from llmgw.fleet.model import NodeState
 from llmgw.fleet.observe import forgive_pause
 from tests.fleet.test_reconcile import catalog, four_nodes
-from tests.fleet.world import World
+from tests.fleet.world import Machine, World
 
 
 @pytest.fixture
@@ -59,6 +59,20 @@ def test_when_a_third_is_back_the_others_get_another_while_and_are_then_lost() -
     }
     world.run(20)
     assert states(world)["node02"] == "lost"
+
+
+def test_one_that_falls_silent_a_little_after_the_others_is_spared_as_they_are() -> None:
+    world = Deaf(catalog(big=0, small=5), [*four_nodes(), Machine("node05", [])])
+    world.run(20)
+    cut(world, "node01", "node02", "node03")
+    world.run(6)
+    cut(world, "node04")
+    world.run(34)
+    world.machines["node01"].connected = True
+    world.run(40)
+    assert states(world)["node04"] == "unreachable"
+    world.run(20)
+    assert states(world)["node04"] == "lost"
 
 
 def test_half_of_the_nodes_is_not_most(world: World) -> None:

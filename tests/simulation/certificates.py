@@ -59,9 +59,7 @@ class SimRevocations(RevocationList):
     def add(self, serials: list[str]) -> None:
         """A list with these besides is in force at once."""
         now = self._clock()
-        self._list = SignedList(
-            self._list.number + 1, {**self._list.revoked, **dict.fromkeys(serials, now)}
-        )
+        self._list = SignedList(self._list.number + 1, {**self._list.revoked, **dict.fromkeys(serials, now)})
 
 
 class SimRenewer(Renewer):

@@ -1,4 +1,4 @@
-"""Breaks the world at random moments, and mends it: machines, processes, links, certificates, clocks, operators."""
+"""Breaks the world at random moments, and mends it: machines, processes, links, certificates, operators."""
 
 from __future__ import annotations
 

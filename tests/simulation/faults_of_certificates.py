@@ -10,6 +10,7 @@ import asyncio
 import msgspec
 
 from llmgw.messages.agent import Inventory, Poll, Register, Report
+from llmgw.pki.renewal import renew_after
 from tests.simulation.breaking import Breaker, Kind
 from tests.simulation.machine import Machine
 
@@ -43,10 +44,9 @@ class CertificateFaults(Breaker):
                     machine.enrol()
 
     def _safe(self, machine: Machine) -> bool:
-        """Whether its certificate does, and will until its agent renews it."""
+        """Whether it is admitted, and its agent does not wait for another try to renew."""
         credential, wall = machine.credential, self._world.server.wall()
-        renewed_by_s = 0.25 * self._world.authority.life_s
-        return self._world.authority.admits(credential) and credential.peer.not_after - wall > renewed_by_s
+        return self._world.authority.admits(credential) and wall < renew_after(credential.pem)
 
     def _revoke(self) -> None:
         machine = self._machine()

@@ -1,4 +1,4 @@
-"""Faults of the network: links cut in one direction or both, half-open connections, and most nodes gone at once."""
+"""Faults of the network: links cut in one direction or both, half-open connections, most nodes gone at once."""
 
 from __future__ import annotations
 

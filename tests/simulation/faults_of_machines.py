@@ -32,8 +32,10 @@ class MachineFaults(Breaker):
             machine.gpus_broken.clear()
             machine.gpus_foreign.clear()
             machine.disk_stalls_until = float("-inf")
-            machine.wall_offset_s = WALL_S
             machine.resume_agent()
+            if machine.wall_offset_s != WALL_S:
+                machine.wall_offset_s = WALL_S
+                machine.kill_agent()  # who sleeps by a wrong clock may sleep for an hour
         for clone in self._world.clones:
             clone.power_off()
         for machine in self._world.machines.values():

@@ -41,7 +41,7 @@ class Invariants(AgentWatch, RouteWatch, DecisionWatch, SilenceWatch, HealthWatc
         self._kept_routes.clear()
         self._draining_since.clear()
         self._sent_at.clear()
-        self._mass = None
+        self._mass = self._doubted = None
         self._spared.clear()
         self._stopped.clear()
         self._suspended_at.clear()
@@ -88,6 +88,8 @@ class Invariants(AgentWatch, RouteWatch, DecisionWatch, SilenceWatch, HealthWatc
             self._lost(event.subject)
         if event.kind == "replica":
             self._health_event(event)
+        if event.kind == "server":
+            self._doubt_event(event)
         if event.event == "adopted":
             hub = self._world.server.hub
             replica = hub.fleet.replicas.get(event.subject) if hub is not None else None

@@ -1,4 +1,4 @@
-"""The network between agents and the server: late, lossy, repeating, half open, and cut in one direction or both."""
+"""The network between agents and the server: late, lossy, repeating, half open, cut in one direction or both."""
 
 from __future__ import annotations
 

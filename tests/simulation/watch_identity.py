@@ -1,4 +1,4 @@
-"""Invariant 5: who talks is who the connection proved, is not revoked, and holds a certificate that has not ended."""
+"""Invariant 5: who talks is who the connection proved, is not revoked, and has a certificate that holds."""
 
 from __future__ import annotations
 

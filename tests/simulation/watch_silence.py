@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from llmgw.fleet.events import Event
 from llmgw.fleet.model import NodeState
 from llmgw.server.hub import Hub
 from tests.simulation.watch import Watch
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 WINDOW_S = (11.0, 28.0)
-"""Who has been silent for so long has fallen silent together; well inside of what the server takes for a window."""
+"""Who is silent for so long fell silent together; well inside of what the server takes for a window."""
+EDGE_S = 8.0
+"""Who has been silent for less is not taken for silent by anybody."""
 SLACK_S = 3.0
 
 
@@ -31,6 +34,8 @@ class SilenceWatch(Watch):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._mass: Mass | None = None
+        self._doubted: Mass | None = None
+        """As the server said it: who may have been counted, and when."""
         self._spared: dict[str, tuple[float, float]] = {}
         """Node that was silent together with most → when others came back, and until when it may do so too."""
 
@@ -47,21 +52,60 @@ class SilenceWatch(Watch):
             members = [node_id for node_id in self._mass.members if node_id in nodes]
             back = [node_id for node_id in members if self._speakers[node_id].heard > self._mass.at]
             if 3 * len(back) >= len(members):
-                until = now + hub.settings.reconnect_max_s + hub.settings.lost_after_s
-                self._spared |= {node_id: (now, until) for node_id in members if node_id not in back}
-                self._mass = None
+                self._spare(hub)
             return
         if now - max(self._world.server.paused_until, self._world.server.started_at) < WINDOW_S[1]:
             return
-        silent = {
-            node_id: now - speaker.heard
-            for node_id, speaker in self._speakers.items()
-            if (node := nodes.get(node_id)) is not None and node.state in (NodeState.READY, NodeState.UNREACHABLE)
-        }
+        silent = self._silences(hub)
         together = frozenset(name for name, silent_s in silent.items() if WINDOW_S[0] <= silent_s < WINDOW_S[1])
         if len(together) > 1 and 2 * len(together) > len(silent):
             self.checks["lost in mass silence"] += 1
             self._mass = Mass(together, now)
+
+    def _silences(self, hub: Hub) -> dict[str, float]:
+        """For how long each node that is not given up has been silent, in seconds."""
+        return {
+            node_id: self._world.now - speaker.heard
+            for node_id, speaker in self._speakers.items()
+            if (node := hub.fleet.nodes.get(node_id)) is not None
+            and node.state in (NodeState.READY, NodeState.UNREACHABLE)
+        }
+
+    def _spare(self, hub: Hub) -> None:
+        """A third is back: those that are still silent get another while."""
+        now = self._world.now
+        until = now + hub.settings.reconnect_max_s + hub.settings.lost_after_s
+        self._spared |= {
+            node_id: (now, until) for node_id, silent_s in self._silences(hub).items() if silent_s >= WINDOW_S[0]
+        }
+        self._mass = None
+
+    def _doubt_event(self, event: Event) -> None:
+        """The server begins or ends to doubt: it counts others than we do, at the edges of its window."""
+        hub, now = self._world.server.hub, self._world.now
+        if hub is None:
+            return
+        if event.event == "silence doubted":
+            self._doubted = Mass(
+                frozenset(name for name, silent_s in self._silences(hub).items() if silent_s >= EDGE_S), now
+            )
+        elif event.event == "silence believed again" and self._doubted is not None:
+            silent = [
+                node_id
+                for node_id, silent_s in self._silences(hub).items()
+                if WINDOW_S[0] <= silent_s - (now - self._doubted.at) < WINDOW_S[1]
+            ]
+            back = [
+                node_id
+                for node_id in self._doubted.members
+                if node_id in self._speakers and self._speakers[node_id].heard > self._doubted.at
+            ]
+            self.expect(
+                3 * len(back) >= len(back) + len(silent),
+                "lost in mass silence",
+                f"silence is believed again though only {sorted(back)} are back and {sorted(silent)} are not",
+            )
+            self._spare(hub)
 
     def _lost(self, node_id: str) -> None:
         hub, now = self._world.server.hub, self._world.now
@@ -77,7 +121,7 @@ class SilenceWatch(Watch):
         self.expect(
             self._mass is None,
             "lost in mass silence",
-            f"{node_id} is lost, though most nodes fell silent with {sorted(self._mass.members) if self._mass else ''}",
+            f"{node_id} is lost, though most fell silent: {sorted(self._mass.members) if self._mass else ''}",
         )
         since, until = self._spared.get(node_id, (now, now))
         self.expect(

@@ -28,7 +28,7 @@ class StartWatch(Watch):
                 self.expect(
                     now - max(ends_at, machine.steady_since) < SLACK_S,
                     "9",
-                    f"{record.spec.shard_id} is {record.phase} on {machine.name} {now - ends_at:.0f} s after its time",
+                    f"{record.spec.shard_id} is {record.phase} on {machine.name} {now - ends_at:.0f} s too long",
                 )
         if now - self._world.server.paused_until < SLACK_S:
             return
@@ -39,7 +39,7 @@ class StartWatch(Watch):
                     self.expect(
                         told_s < hub.settings.commanded_timeout_s + SLACK_S,
                         "9",
-                        f"{shard.node_id} was told {told_s:.0f} s ago to start {shard.shard_id} and never said so",
+                        f"{shard.node_id} was told {told_s:.0f} s ago to start {shard.shard_id} and never did",
                     )
 
     def _deadline(self, machine: Machine, record: Record) -> float | None:
