@@ -115,6 +115,21 @@ def test_a_returning_replica_resumes_when_nothing_could_replace_it() -> None:
     assert world.serving("small") == [replica_id]
 
 
+def test_a_returning_replica_that_is_ending_is_not_resumed() -> None:
+    world = World(catalog(big=0, small=1), [Machine("node01", []), Machine("node02", [], gpus=0)])
+    world.run(10)
+    (replica_id,) = world.serving("small")
+    machine = world.machines["node01"]
+    machine.connected = False
+    world.run(400)
+    world.change(machine, f"{replica_id}.0", "stopping", "engine exited with code 1")
+    machine.connected = True
+    world.run(10)
+    assert "resumed" not in {event.event for event in world.events}
+    (again,) = world.serving("small")
+    assert again != replica_id
+
+
 def test_a_server_restart_adopts_everything_and_starts_nothing(world: World) -> None:
     held = {name: set(machine.held) for name, machine in world.machines.items()}
     serving = (world.serving("big"), world.serving("small"))

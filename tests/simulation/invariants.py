@@ -74,6 +74,8 @@ class Invariants(AgentWatch, RouteWatch, DecisionWatch, SilenceWatch, HealthWatc
         self._turn.acted = True
         if event.event == "draining" and event.kind == "replica":
             self._draining_since[event.subject] = self._world.now
+        if event.event == "failed" and event.kind == "replica":
+            self._draining_since.pop(event.subject, None)  # its drain is over with it
         if event.kind == "node" and event.event in ("removed", "undrained"):
             self._drained.pop(event.subject, None)
         if event.kind == "node" and event.event == "removed":
