@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import msgspec
 import structlog
@@ -27,7 +26,7 @@ class CertificateError(Exception):
 
 
 class CertificateKeeper:
-    """Renews this node's certificate, which lies at `cert`.
+    """Renews this node's certificate, which `read` (blocking) gives in PEM as it lies there.
 
     `make_csr` gives (key_pem, csr_pem) for a node id; `renew_after` the epoch second at which half of a
     certificate's life is over; `install` (blocking) puts (cert_pem, key_pem) in the old ones' place, so that a
@@ -38,9 +37,9 @@ class CertificateKeeper:
     def __init__(
         self,
         *,
-        cert: str,
         node_id: str,
         transport: Transport,
+        read: Callable[[], str],
         make_csr: Callable[[str], tuple[str, str]],
         renew_after: Callable[[str], float],
         install: Callable[[str, str], None],
@@ -48,9 +47,9 @@ class CertificateKeeper:
         now_s: Callable[[], float],
         randomness: random.Random,
     ) -> None:
-        self._cert = cert
         self._node_id = node_id
         self._transport = transport
+        self._read = read
         self._make_csr = make_csr
         self._renew_after = renew_after
         self._install = install
@@ -63,7 +62,7 @@ class CertificateKeeper:
         backoff = Backoff(RETRY_BASE_S, RETRY_MAX_S, self._random)
         while True:
             try:
-                due_s = self._renew_after(await asyncio.to_thread(Path(self._cert).read_text))
+                due_s = self._renew_after(await asyncio.to_thread(self._read))
                 if self._now_s() < due_s:
                     await asyncio.sleep(min(LOOK_MAX_S, max(0.1, due_s - self._now_s())))
                     continue
@@ -73,7 +72,9 @@ class CertificateKeeper:
                 await asyncio.sleep(backoff.next_s())
             else:
                 backoff.reset()
-                log.info("certificate renewed", node=self._node_id, cert=self._cert)
+                log.info("certificate renewed", node=self._node_id)
+                # A clock that is far ahead finds the new one due at once, again and again.
+                await asyncio.sleep(RETRY_BASE_S)
 
     async def renew(self) -> None:
         """Renew now. Raises TransportError, CertificateError or OSError; the old pair stays valid then."""

@@ -222,9 +222,9 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]]) -> Non
         reconnect_max_s=config.reconnect_max,
     )
     certificates = CertificateKeeper(
-        cert=config.tls.cert,
         node_id=config.node_id,
         transport=transport,
+        read=Path(config.tls.cert).read_text,
         make_csr=make_csr,
         renew_after=renewal_due_s,
         install=install,

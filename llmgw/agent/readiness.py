@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from llmgw.agent.probe import Prober
 from llmgw.agent.spec_store import ShardRecord
+from llmgw.messages.agent import ShardSpec
 
 # An engine adopted while `ready` is busy, not dead, for at least this long (DESIGN.md section 6).
 ADOPTED_SILENCE_S_MIN = 600.0
@@ -44,7 +45,9 @@ async def _ask(
     is_anothers: Callable[[], bool],
 ) -> str | None:
     assert record.readiness is not None
-    began, allowed_s = _time_allowed(record, now_boot_s())
+    began, allowed_s = time_allowed(
+        record.spec, record.phase, record.received_boot_s, record.started_boot_s, now_boot_s()
+    )
     loaded = record.load is None
     note = "no check was answered"
     while True:
@@ -67,14 +70,18 @@ async def _ask(
         await asyncio.sleep(min(interval_s, max(0.01, left_s)))
 
 
-def _time_allowed(record: ShardRecord, now_boot_s: float) -> tuple[float, float]:
-    """(since when, seconds)."""
-    spec = record.spec
+def time_allowed(
+    spec: ShardSpec, phase: str, received_boot_s: float, started_boot_s: float | None, now_boot_s: float
+) -> tuple[float, float]:
+    """How long an engine may take to answer: (since when, seconds), on the clock of `now_boot_s`.
+
+    `received_boot_s` is when the shard's start was taken, `started_boot_s` when its processes were started.
+    Nothing that an engine shows of its progress moves it (invariant 9), nor does another agent.
+    """
     allowed_s = spec.load_timeout_s + (spec.rendezvous_timeout_s if spec.nodes > 1 else 0.0)
-    if record.phase == "ready":
+    if phase == "ready":
         return now_boot_s, max(allowed_s, ADOPTED_SILENCE_S_MIN)
-    began = record.started_boot_s if record.started_boot_s is not None else record.received_boot_s
-    return began, allowed_s
+    return started_boot_s if started_boot_s is not None else received_boot_s, allowed_s
 
 
 def _too_late(record: ShardRecord, loaded: bool, allowed_s: float, note: str) -> str:

@@ -33,6 +33,7 @@ from llmgw.fleet.actions import (
 )
 from llmgw.fleet.events import Event, node_event, replica_event
 from llmgw.fleet.health import EVICTION_WINDOW_S
+from llmgw.fleet.liveness import suspiciously_silent
 from llmgw.fleet.model import (
     GONE,
     LOST,
@@ -79,8 +80,10 @@ def carry_out(
             fleet.doubted, fleet.doubted_at = frozenset(node_ids), now
             effects.events.append(Event("server", "liveness", "silence doubted", reason, nodes=node_ids))
         case EndDoubt(reason):
-            for node_id in fleet.doubted & fleet.nodes.keys():
-                fleet.nodes[node_id].lost_not_before = now + settings.reconnect_max_s + settings.lost_after_s
+            # Also for those that fell silent after the first were counted: it was the same fault on this side.
+            for node in fleet.nodes.values():
+                if node.node_id in fleet.doubted or suspiciously_silent(node, now, settings):
+                    node.lost_not_before = now + settings.reconnect_max_s + settings.lost_after_s
             fleet.doubted = frozenset()
             effects.events.append(Event("server", "liveness", "silence believed again", reason))
         case SuspectNode(node_id, reason):

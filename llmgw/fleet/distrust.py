@@ -6,8 +6,9 @@ profile whose replicas fail and fail while the old form serves is not rolled out
 
 from __future__ import annotations
 
+from llmgw.config.catalog import Catalog
 from llmgw.fleet.actions import Action, StopRollout, SuspectNode, TrustNode
-from llmgw.fleet.model import ReplicaState
+from llmgw.fleet.model import Fleet, ReplicaState
 from llmgw.fleet.sets import Sets
 
 SUSPECT_WINDOW_S = 600.0
@@ -48,6 +49,19 @@ def judge_rollouts(sets: Sets) -> list[Action]:
             reason = f"the new form failed {backoff.failures} times, the last: {backoff.reason}"
             actions.append(StopRollout(key[0], key[1], new_form, old[-1].profile_hash, reason))
     return actions
+
+
+def forget_forms(fleet: Fleet, before: Catalog, after: Catalog) -> None:
+    """Another catalog rules: a form that it brings, or brings back, is tried anew, whatever it did earlier.
+
+    Somebody who applies a form again has often mended what it died of.
+    """
+    for model in after.models:
+        for profile, form in model.profile_hashes.items():
+            old = before.by_name.get(model.name)
+            if old is None or old.profile_hashes.get(profile) != form:
+                fleet.backoff.pop((model.name, profile), None)
+                fleet.stopped_rollouts.pop((model.name, profile), None)
 
 
 def _runs_elsewhere(sets: Sets, key: tuple[str, str], node_id: str) -> bool:

@@ -39,6 +39,8 @@ def judge_nodes(sets: Sets, now: float, settings: FleetSettings) -> list[Action]
             last = max((witnessed_at(replica) for replica, _ in shards), default=float("-inf"))
             works = now - last < settings.lost_after_s
             why = "its shards work" if works else "its shards do not answer"
+            if not works and any(_worked_to_the_end(replica, node, settings) for replica, _ in shards):
+                works, why = True, "its shards worked until another node was given up"
         doubted = bool(fleet.doubted) or now < node.lost_not_before
         if doubted and not works:
             why = "most nodes fell silent with it"
@@ -63,11 +65,10 @@ def _doubt(fleet: Fleet, now: float, settings: FleetSettings) -> list[Action]:
         if 3 * len(back) >= len(doubted):
             return [EndDoubt(f"{len(back)} of {len(doubted)} nodes are back")]
         return []
-    # From well before the first would be declared lost, so that the last of a window is counted in time.
     window = [
         node_id
         for node_id, silent_s in speaking.items()
-        if 0.6 * settings.lost_after_s <= silent_s < 2 * settings.lost_after_s
+        if suspiciously_silent(fleet.nodes[node_id], now, settings) and silent_s < 2 * settings.lost_after_s
     ]
     if len(window) > 1 and 2 * len(window) > len(speaking):
         return [
@@ -80,9 +81,26 @@ def _doubt(fleet: Fleet, now: float, settings: FleetSettings) -> list[Action]:
     return []
 
 
+def suspiciously_silent(node: Node, now: float, settings: FleetSettings) -> bool:
+    """Silent from well before it would be declared lost, so that the last of a window is counted in time."""
+    return now - node.last_heard >= 0.6 * settings.lost_after_s
+
+
 def witnessed_at(replica: Replica) -> float:
     """When the replica was last seen to work; a worker's witness is its leader's answer."""
     return replica.witnessed_at if replica.state in (ReplicaState.READY, ReplicaState.DRAINING) else float("-inf")
+
+
+def _worked_to_the_end(replica: Replica, node: Node, settings: FleetSettings) -> bool:
+    """True when the replica was seen to work until it was given up with another node, while this one was silent.
+
+    Nobody asks it any more: that it does not answer says nothing about this node.
+    """
+    return (
+        replica.given_up
+        and node.last_heard < replica.since
+        and replica.since - replica.witnessed_at < settings.lost_after_s
+    )
 
 
 def speaks(fleet: Fleet, node: Node, now: float, settings: FleetSettings) -> bool:

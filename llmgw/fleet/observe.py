@@ -163,6 +163,7 @@ def forgive_pause(fleet: Fleet, pause_s: float) -> None:
     """The control plane stood still: nobody else's deadline may suffer for it, so each moves by the pause."""
     for node in fleet.nodes.values():
         node.last_heard += pause_s
+        node.lost_not_before += pause_s
         node.since += pause_s
     for replica in fleet.replicas.values():
         replica.since += pause_s
@@ -176,6 +177,8 @@ def forgive_pause(fleet: Fleet, pause_s: float) -> None:
             shard.since += pause_s
     for inherited in fleet.inherited.values():
         inherited.alive_at += pause_s
+    # Else those that were silent before the doubt would have been heard after it, and be back.
+    fleet.doubted_at += pause_s
     if fleet.settling_until is not None:
         fleet.settling_until += pause_s
 

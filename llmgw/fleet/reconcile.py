@@ -65,6 +65,8 @@ def _returns(sets: Sets) -> list[Action]:
         wanted = found[1].replicas if found is not None else 0
         others = sets.by_profile.get((replica.model, replica.profile), [])
         ready = sum(1 for other in others if other.state is ReplicaState.READY)
+        if any(shard.phase == "stopping" for shard in replica.shards.values()):
+            continue  # its engine died meanwhile, or was told to stop: what ends does not resume
         if ready < wanted and not sets.contested(replica):
             actions.append(ResumeReplica(replica.replica_id))
     return actions

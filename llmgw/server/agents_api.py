@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -127,7 +126,7 @@ class AgentsApi:
                 "this server holds no renewal authority; set agents.tls.renewal_cert and renewal_key, or issue "
                 "the node's certificate by hand",
             )
-        cert_pem = self._renewer.renew(message.csr_pem, peer, time.time())
+        cert_pem = self._renewer.renew(message.csr_pem, peer, self._hub.clock.wall())
         log.info("certificate renewed", node=peer.node_id)
         return Renewed(cert_pem=cert_pem)
 
@@ -161,7 +160,7 @@ class AgentsApi:
         if error.status == 410 or error.code == "older_life":
             return  # the first is part of every restart, the second the hub tells
         client = request.client.host if request.client is not None else "?"
-        refused, now = (peer.node_id if peer is not None else client, error.code), time.monotonic()
+        refused, now = (peer.node_id if peer is not None else client, error.code), self._hub.clock.monotonic()
         if now - self._noted.get(refused, -NOTE_EVERY_S) < NOTE_EVERY_S:
             return
         if len(self._noted) >= NOTED_MAX:

@@ -14,6 +14,7 @@ import structlog
 from llmgw.config.catalog import Catalog
 from llmgw.fleet.actions import StopRollout
 from llmgw.fleet.carry_out import Effects, carry_out, forget_node
+from llmgw.fleet.distrust import forget_forms
 from llmgw.fleet.events import Event, node_event
 from llmgw.fleet.liveness import speaks
 from llmgw.fleet.lives import Life, Lives
@@ -308,6 +309,7 @@ class Hub:
 
     def set_catalog(self, catalog: Catalog, static: dict[str, list[RouteEndpoint]], event: Event) -> None:
         """Another revision rules from now on."""
+        forget_forms(self.fleet, self.catalog, catalog)
         self.catalog = catalog
         self.static = static
         self._keep([event])

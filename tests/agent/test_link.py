@@ -25,6 +25,7 @@ from llmgw.agent.https import HttpsTransport
 from llmgw.config.agent import AgentTls
 from llmgw.messages.agent import Refusal, Renew, Renewed
 from tests.agent.waiting import until
+from tests.simulation.virtual_loop import VirtualLoop
 
 NOW = datetime.datetime.now(datetime.UTC)
 
@@ -209,9 +210,9 @@ def test_a_renewed_certificate_is_used_while_an_older_call_ends_in_peace(site: S
             await until(lambda: site.serials, "the poll has arrived")
             old = Path(site.tls.cert).read_text()
             keeper = CertificateKeeper(
-                cert=site.tls.cert,
                 node_id="node01",
                 transport=transport,
+                read=Path(site.tls.cert).read_text,
                 make_csr=make_csr,
                 renew_after=lambda pem: 0.0 if len(site.serials) < 2 else 1e12,
                 install=site.install,
@@ -264,9 +265,9 @@ def test_a_renewal_that_is_refused_installs_nothing_and_says_why(
         raise AssertionError("the link must not be reloaded")
 
     keeper = CertificateKeeper(
-        cert=site.tls.cert,
         node_id="node01",
         transport=CannedTransport(status, body),
+        read=Path(site.tls.cert).read_text,
         make_csr=make_csr,
         renew_after=lambda pem: 0.0,
         install=install,
@@ -276,3 +277,37 @@ def test_a_renewal_that_is_refused_installs_nothing_and_says_why(
     )
     with pytest.raises(CertificateError, match=words):
         asyncio.run(keeper.renew())
+
+
+def test_a_node_whose_clock_is_far_ahead_does_not_renew_without_a_pause() -> None:
+    class Counting(CannedTransport):
+        calls = 0
+
+        async def call(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+            self.calls += 1
+            return self.answer
+
+    async def reload() -> None:
+        pass
+
+    async def test() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(600):
+                await keeper.run()
+
+    transport = Counting(200, msgspec.json.encode(Renewed(cert_pem="new")))
+    keeper = CertificateKeeper(
+        node_id="node01",
+        transport=transport,
+        read=lambda: "any",
+        make_csr=lambda node_id: ("key", "csr"),
+        renew_after=lambda pem: 0.0,
+        install=lambda cert_pem, key_pem: None,
+        reload=reload,
+        now_s=lambda: 1e12,
+        randomness=random.Random(1),
+    )
+    loop = VirtualLoop()
+    loop.run_until_complete(test())
+    loop.close()
+    assert 5 <= transport.calls <= 11

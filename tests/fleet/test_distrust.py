@@ -79,6 +79,24 @@ def test_a_new_form_that_fails_and_fails_is_not_rolled_out_and_the_old_one_serve
     assert len(world.serving("small")) == 2
 
 
+def test_a_form_that_is_applied_again_after_it_was_rolled_back_is_tried_again() -> None:
+    world = Breaking(catalog(big=0, small=2), four_nodes())
+    world.run(20)
+    before = world.serving("small")
+    broken = catalog(big=0, small=2, args=["--broken"], max_failures=3)
+    world.apply(broken)
+    world.run(200)
+    world.apply(catalog(big=0, small=2))
+    world.run(20)
+    assert world.serving("small") == before
+    world.bad_args = ()
+    world.apply(broken)
+    world.run(60)
+    assert len([event for event in world.events if event.event == "rollout stopped"]) == 1
+    assert not set(before) & set(world.replicas("small", ReplicaState.READY))
+    assert len(world.serving("small")) == 2
+
+
 class Refusing(World):
     """A world in which some nodes refuse to lead, as one whose ports are all taken does."""
 

@@ -50,6 +50,23 @@ def test_small_replicas_leave_a_whole_fabric_free_for_gangs(world: World) -> Non
     assert nodes == {"node01", "node02"}
 
 
+def test_a_node_whose_replica_was_given_up_with_another_node_is_not_lost_with_it(world: World) -> None:
+    gang = next(r for r in world.fleet.replicas.values() if r.node_ids == ["node01", "node02"])
+    for replica in world.replicas("small"):
+        world.fleet.replicas[replica].restart_by = "the test"  # they move away
+    world.machines["node01"].connected = False
+    world.run(280)
+    world.machines["node02"].connected = False
+    world.run(30)
+    assert world.fleet.nodes["node01"].state is NodeState.LOST
+    assert gang.state is ReplicaState.FAILED
+    assert world.fleet.nodes["node02"].state is NodeState.UNREACHABLE
+    world.run(240)
+    assert world.fleet.nodes["node02"].state is NodeState.UNREACHABLE
+    world.run(60)
+    assert world.fleet.nodes["node02"].state is NodeState.LOST
+
+
 def test_a_lost_node_s_replica_returns_on_the_fabric_that_can_hold_it(world: World) -> None:
     world.kill("node02")
     world.run(40)
@@ -96,6 +113,21 @@ def test_a_returning_replica_resumes_when_nothing_could_replace_it() -> None:
     world.machines["node01"].connected = True
     world.run(5)
     assert world.serving("small") == [replica_id]
+
+
+def test_a_returning_replica_that_is_ending_is_not_resumed() -> None:
+    world = World(catalog(big=0, small=1), [Machine("node01", []), Machine("node02", [], gpus=0)])
+    world.run(10)
+    (replica_id,) = world.serving("small")
+    machine = world.machines["node01"]
+    machine.connected = False
+    world.run(400)
+    world.change(machine, f"{replica_id}.0", "stopping", "engine exited with code 1")
+    machine.connected = True
+    world.run(10)
+    assert "resumed" not in {event.event for event in world.events}
+    (again,) = world.serving("small")
+    assert again != replica_id
 
 
 def test_a_server_restart_adopts_everything_and_starts_nothing(world: World) -> None:

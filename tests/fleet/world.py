@@ -8,6 +8,7 @@ import msgspec
 
 from llmgw.config.catalog import Catalog
 from llmgw.fleet.carry_out import Effects, carry_out
+from llmgw.fleet.distrust import forget_forms
 from llmgw.fleet.events import Event
 from llmgw.fleet.model import LOST, Fleet, Node, NodeState, Replica, ReplicaState
 from llmgw.fleet.observe import Enrolment, register, report, witness
@@ -80,6 +81,11 @@ class World:
         for machine in self.machines.values():
             machine.session = None
             machine.inbox.clear()
+
+    def apply(self, catalog: Catalog) -> None:
+        """Another catalog rules."""
+        forget_forms(self.fleet, self.catalog, catalog)
+        self.catalog = catalog
 
     def new_id(self, model: str) -> str:
         self.ids += 1

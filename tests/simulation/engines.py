@@ -25,17 +25,21 @@ class Engine:
         self.machine = machine
         self.http_port = http_port
         self.alive = True
+        self.started_at = machine.world.now
         self.serves_since: float | None = None
         """Virtual seconds; None while it answers nobody."""
         self.ready = asyncio.Event()
         """What the agent waits for: the leader answers, or the worker has settled."""
         self.ended = asyncio.Event()
         self.exit_reason = ""
+        self.hung = False
+        """It lives and makes no progress: requests run and probes go unanswered."""
+        self.loaded = False
 
     @property
     def serving(self) -> bool:
         """True while it answers requests."""
-        return self.serves_since is not None
+        return self.serves_since is not None and not self.hung
 
 
 class Engines:
@@ -88,6 +92,20 @@ class Engines:
         if not gang:
             self._gangs.pop(engine.spec.replica_id, None)
 
+    def hang(self, engine: Engine) -> None:
+        """It makes no progress any more, be it that it loads or that it serves."""
+        engine.hung = True
+
+    def unhang(self, engine: Engine) -> None:
+        """A long prefill was over, or whatever it was."""
+        if not engine.hung:
+            return
+        engine.hung = False
+        if engine.serves_since is not None:
+            engine.serves_since = engine.machine.world.now
+        if engine.loaded and engine.alive:
+            self._loaded(engine.spec.replica_id)
+
     def leader_waits(self, replica_id: str) -> bool:
         """True while the leader's rendezvous port takes connections."""
         return 0 in self._gangs.get(replica_id, {})
@@ -104,6 +122,9 @@ class Engines:
     def _loaded(self, replica_id: str) -> None:
         gang = self._gangs.get(replica_id, {})
         leader = gang.get(0)
-        if leader is not None and len(gang) == leader.spec.nodes:
+        if leader is not None and len(gang) == leader.spec.nodes and not leader.ready.is_set():
+            leader.loaded = True
+            if leader.hung:
+                return
             leader.serves_since = leader.machine.world.now
             leader.ready.set()

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from llmgw.messages.agent import LIVE_PHASES, HeldShard, LogChunk, ShardPhase, ShardSpec
+from llmgw.agent.readiness import time_allowed
+from llmgw.messages.agent import LIVE_PHASES, HeldShard, LogChunk, Progress, ShardPhase, ShardSpec
 from tests.simulation.engines import Engine
 from tests.simulation.plan import STOP_S_MAX
 
@@ -23,6 +24,9 @@ NOT_HELD_VERSION = 2**31 - 1
 RENDEZVOUS_LOOK_S = 1.0
 SPAWN_S_MAX = 0.4
 DISK_S_MAX = 0.05
+FETCHED_SHARE = 0.2
+FETCH_S_MAX = 20.0
+ORPHAN_ENDS_S_MAX = 3.0
 
 
 @dataclass(eq=False)
@@ -58,6 +62,10 @@ class Record:
             reason=self.reason,
             exit_code=self.exit_code,
             phase_age_s=now - self.since,
+            # It shows more each time it is asked, and no deadline may move for that.
+            progress=(
+                Progress(what="load", note=f"{now:.0f}") if self.phase in ("fetching", "starting") else None
+            ),
         )
 
 
@@ -91,12 +99,22 @@ class SimKeeper:
                 elif not (
                     record.phase == "stopping"
                     or engine_lives
-                    or (record.phase == "waiting" and record.engine is None)
+                    or (record.phase in ("fetching", "waiting") and record.engine is None)
                 ):
                     record.failure = record.failure or "exited while no agent was running"
                 if record.failure is not None and record.phase != "stopping":
                     self._set(record, "stopping", record.failure)
                 self._begin(record)
+            await self._end_orphans()
+
+    async def _end_orphans(self) -> None:
+        """What carries our marker and no description covers is ended before the node registers."""
+        for engine in list(self._machine.engines.values()):
+            record = self._records.get(engine.spec.shard_id)
+            if record is None or not record.live:
+                await asyncio.sleep(self._world.rng.uniform(0.0, ORPHAN_ENDS_S_MAX))
+                self._world.trace.say(self._machine.name, f"ends {engine.spec.shard_id}, which nothing describes")
+                self._world.engines.end(engine, "no description covers it")
 
     async def held(self) -> list[HeldShard]:
         async with self._lock:
@@ -114,7 +132,8 @@ class SimKeeper:
                 return
             if spec.shard_id in self._answers:
                 return
-            await asyncio.sleep(self._world.rng.uniform(0.0, DISK_S_MAX))
+            stalls_s = max(0.0, self._machine.disk_stalls_until - self._world.now)
+            await asyncio.sleep(stalls_s + self._world.rng.uniform(0.0, DISK_S_MAX))
             self._admit(spec)
         self._tell(spec.shard_id)
 
@@ -161,7 +180,7 @@ class SimKeeper:
         record = Record(
             spec,
             self._machine.boot,
-            "waiting" if spec.rendezvous is not None else "starting",
+            self._first_phase(spec),
             now,
             now,
         )
@@ -178,6 +197,11 @@ class SimKeeper:
         self._trace(record)
         self._begin(record)
 
+    def _first_phase(self, spec: ShardSpec) -> ShardPhase:
+        if self._world.rng.random() < FETCHED_SHARE:
+            return "fetching"
+        return "waiting" if spec.rendezvous is not None else "starting"
+
     def _begin(self, record: Record) -> None:
         self._process.spawn(self._live(record))
 
@@ -193,6 +217,11 @@ class SimKeeper:
     async def _until_trouble(self, record: Record) -> str:
         """Run until something goes wrong or a stop is asked for."""
         spec = record.spec
+        if record.phase == "fetching":
+            if await _first(self._world.rng.uniform(1.0, FETCH_S_MAX), record.stop):
+                return ""
+            record.received = self._world.now  # the time for the fetch is the fetch's own
+            self._set(record, "waiting" if spec.rendezvous is not None else "starting", None)
         deadline = record.received + spec.rendezvous_timeout_s
         while record.engine is None and spec.rendezvous is not None:
             if self._world.engines.leader_waits(spec.replica_id):
@@ -210,9 +239,9 @@ class SimKeeper:
                 self._set(record, "starting", None)
         engine = record.engine
         if record.phase != "ready":
-            limit_s = spec.load_timeout_s + (spec.rendezvous_timeout_s if spec.nodes > 1 else 0.0)
-            left_s = record.received + limit_s - self._world.now
-            if not await _first(max(0.0, left_s), engine.ready, engine.ended, record.stop):
+            now = self._world.now
+            began, limit_s = time_allowed(spec, record.phase, record.received, engine.started_at, now)
+            if not await _first(max(0.0, began + limit_s - now), engine.ready, engine.ended, record.stop):
                 return f"the engine did not answer within {limit_s:g} s"
             if engine.ended.is_set() or record.stop.is_set():
                 return engine.exit_reason

@@ -18,6 +18,14 @@ LOAD_TIMEOUT_S = 90.0
 LOAD_S_MAX = 30.0
 STOP_S_MAX = 10.0
 POLL_TIMEOUT_S = 40.0
+STALL_AFTER_S = 30.0
+STALLED_LIMIT_S = 60.0
+PROBE_INTERVAL_S = 20.0
+LONG_LIFE_S = 365 * 86400.0
+FIRST_BYTE_S_MAX = 100.0
+HUNG_FOR_EVER_MAX = 2
+"""Engines that still hang when the faults are over, at most: they come back only by being given up."""
+EVICTION_WINDOW_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,8 @@ class Plan:
     settings: FleetSettings
     roughness: Roughness
     faults_until_s: float
+    certificate_life_s: float
+    """Of every certificate of a node; short ones are renewed, or end, within a run."""
     roomy: bool
     """True when everything fits wherever the rest happens to sit, so that nothing excuses a missing replica."""
 
@@ -60,7 +70,8 @@ class Plan:
 
         A call that was under way runs into its timeout and the agent waits for its next try; a server that has
         just started settles; a node that cannot be heard is given up; the last failure's backoff runs out;
-        then every replica of a model may have to move, one after the other, each drained, stopped and loaded.
+        engines that hang are given up, when that is due and within its cap; then every replica of a model may
+        have to move, one after the other, each drained, stopped and loaded.
         """
         settings = self.settings
         moves = max(sum(profile.replicas for profile in model.profiles) for model in self.catalog.models)
@@ -71,6 +82,9 @@ class Plan:
             + settings.unreachable_limit_s
             + settings.backoff_max_s
             + settings.commanded_timeout_s
+            + settings.stall_after_s
+            + max(settings.stalled_limit_s, FIRST_BYTE_S_MAX)
+            + EVICTION_WINDOW_S
             + (moves + 1) * (settings.drain_grace_s + STOP_S_MAX + LOAD_TIMEOUT_S)
         )
 
@@ -86,6 +100,9 @@ def plan_of(seed: int) -> Plan:
         unreachable_limit_s=rng.choice([60.0, 300.0]),
         drain_grace_s=rng.choice([10.0, 60.0]),
         backoff_max_s=rng.choice([40.0, 300.0]),
+        stall_after_s=STALL_AFTER_S,
+        stalled_limit_s=STALLED_LIMIT_S,
+        probe_interval_s=PROBE_INTERVAL_S,
     )
     rough = rng.choice([0.0, 0.01, 0.03])
     return Plan(
@@ -101,6 +118,7 @@ def plan_of(seed: int) -> Plan:
             fault_every_s=rng.choice([6.0, 12.0, 25.0, 60.0]),
         ),
         faults_until_s=rng.uniform(*FAULTS_UNTIL_S),
+        certificate_life_s=rng.choice([450.0, 700.0, LONG_LIFE_S, LONG_LIFE_S]),
         roomy=roomy,
     )
 
@@ -138,4 +156,10 @@ def _catalog(rng: random.Random, machines: tuple[MachinePlan, ...], roomy: bool)
             ("huge", Profile(nodes=2, gpus_per_node=8, replicas=1, stop_first=rng.random() < 0.5, **common)),
             ("tiny", Profile(gpus_per_node=1, replicas=rng.randint(1, len(machines)), **common)),
         ][: rng.randint(2, 4)]
-    return Catalog(models=[CatalogModel(name=name, profiles=[profile]) for name, profile in models])
+    first_byte_s = rng.choice([30.0, FIRST_BYTE_S_MAX])
+    return Catalog(
+        models=[
+            CatalogModel(name=name, profiles=[profile], first_byte_timeout=first_byte_s)
+            for name, profile in models
+        ]
+    )

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 TELEMETRY_S = 0.5
 REQUEST_EVERY_S = 0.8
+FIRST_BYTE_TIMEOUT_S = 45.0
+"""How long a request waits at an engine that says nothing."""
 RECONNECT_S = 0.2
 RESTART_S = (0.5, 3.0)
 
@@ -166,13 +168,16 @@ class SimRouter:
     def _request(self, model: str, endpoint: RouteEndpoint) -> None:
         rng, number = self._world.rng, self._number
         self._world.invariants.requested(model, endpoint)
-        if not self._world.works(endpoint):
+        if self._world.hangs(endpoint):
+            lasts_s = FIRST_BYTE_TIMEOUT_S
+        elif self._world.works(endpoint):
+            self.served += 1
+            self._seen_alive.add(endpoint.id)
+            lasts_s = rng.choice([0.3, 0.3, 1.0, 3.0, 8.0, 90.0])
+        else:
             self.refused += 1
             return
-        self.served += 1
-        self._seen_alive.add(endpoint.id)
         self.in_flight[endpoint.id] = self.in_flight.get(endpoint.id, 0) + 1
-        lasts_s = rng.choice([0.3, 0.3, 1.0, 3.0, 8.0, 90.0])
 
         def end() -> None:
             if self._number == number and self.alive:

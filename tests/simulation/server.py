@@ -1,26 +1,33 @@
-"""The control process: the real hub, its loop, prober and operators' backend; killed, paused, restarted."""
+"""The control process: the real hub, its loop, prober, agents' endpoint and operators' backend; killed, paused,
+restarted.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from llmgw.fleet.actions import StopRollout
 from llmgw.fleet.carry_out import Effects
 from llmgw.fleet.events import Event
-from llmgw.fleet.lives import Life
-from llmgw.fleet.model import Node, Replica
+from llmgw.fleet.model import Replica
 from llmgw.fleet.observe import Enrolment
-from llmgw.messages.agent import POLL_WAIT_S, Commands, Poll, Refusal, Register, Report
+from llmgw.messages.agent import Command, Refusal, Register, Registered, Report, Reported
 from llmgw.messages.routes import RouteEndpoint, RouteTable
+from llmgw.server.admin.backend import AdminError
+from llmgw.server.agents_api import AgentsApi
 from llmgw.server.backend import Backend
 from llmgw.server.catalogs import ruling_catalog
 from llmgw.server.deciding import decide
-from llmgw.server.hub import Clock, Hub, HubError
+from llmgw.server.hub import Clock, Hub
 from llmgw.server.memory import StoreMemory, known_lives, known_nodes
 from llmgw.server.prober import LOOK_S, Prober
+from llmgw.server.rollback import roll_back
+from tests.simulation.certificates import Credential
 from tests.simulation.process import Process
 from tests.simulation.store import Disk, SimStore
 
@@ -28,20 +35,45 @@ if TYPE_CHECKING:
     from tests.simulation.machine import Machine
     from tests.simulation.world import World
 
-CERTIFICATE_ENDS_AT = 4e9
 HELLO_WAIT_S = 15.0
 STORE_BATCH_S = 0.2
-KINDS: dict[str, type[Register] | type[Poll] | type[Report]] = {
-    "/agent/v1/register": Register,
-    "/agent/v1/poll": Poll,
-    "/agent/v1/report": Report,
-}
+WALL_S = 1_700_000_000.0
+
+CALLER: ContextVar[tuple[Machine, Credential]] = ContextVar("caller")
+"""Whose connection is being answered, and with which certificate it began."""
 
 
 class WatchedHub(Hub):
     """The hub, with the invariants looking on."""
 
     world: World
+
+    def register(self, message: Register, enrolment: Enrolment, server_version: str) -> Registered:
+        machine, credential = CALLER.get()
+        answer = super().register(message, enrolment, server_version)
+        watch = self.world.invariants
+        watch.admitted("a registration", message.node_id, machine, credential)
+        watch.registered(self, machine, message, answer.session)
+        return answer
+
+    async def poll(self, session: str, acked: int, wait_s: float) -> list[Command]:
+        watch, node_id = self.world.invariants, self.node_of(session)
+        watch.admitted("a poll", node_id, *CALLER.get())
+        watch.spoke(node_id, session, "a poll")
+        commands = await super().poll(session, acked, wait_s)
+        watch.taken(node_id, session, "a poll's answer")
+        return commands
+
+    async def report(self, message: Report) -> Reported:
+        watch, node_id = self.world.invariants, self.node_of(message.session)
+        watch.admitted("a report", node_id, *CALLER.get())
+        watch.spoke(node_id, message.session, "a report")
+        watch.reported(node_id, message)
+        return await super().report(message)
+
+    def forgive_pause(self, pause_s: float) -> None:
+        super().forgive_pause(pause_s)
+        self.world.invariants.paused(pause_s)
 
     def turn(self) -> None:
         watch = self.world.invariants
@@ -67,9 +99,6 @@ class WatchedMemory(StoreMemory):
             self._world.trace.say("server", f"{event.kind} {event.subject}: {event.event} ({event.reason})")
             self._world.invariants.happened(event)
         super().record(kept, at)
-
-    def node_registered(self, node: Node, life: Life, at: float) -> None:
-        super().node_registered(node, life, at)
 
 
 class SimIds:
@@ -130,8 +159,10 @@ class SimServer:
         self.store: SimStore | None = None
         self.paused_until = float("-inf")
         """The end of the last time that the process stood still."""
-        self.wall_offset_s = 1_700_000_000.0
+        self.wall_offset_s = WALL_S
         self.started_at = 0.0
+        self._agents: Any = None
+        """The ASGI application of the agents' endpoint."""
 
     @property
     def up(self) -> bool:
@@ -153,10 +184,11 @@ class SimServer:
         if self.process is None:
             return
         self.process.kill()
+        self._world.invariants.server_killed()
         if self.store is not None:
             self.store.write_out(keep_back=self._world.rng.randint(0, 6))
         self._world.router.lost_server()
-        self.process = self.hub = self.backend = self.store = None
+        self.process = self.hub = self.backend = self.store = self._agents = None
 
     async def _run(self, process: Process) -> None:
         world = self._world
@@ -172,8 +204,10 @@ class SimServer:
             publish=lambda table: self._publish(process, table),
             known_nodes=known_nodes(store, world.now),
             known_lives=known_lives(store),
+            roll_back=lambda stopped: process.spawn(self._roll_back(stopped)),
         )
         hub.world = world
+        process.spawn(self._write(store))
         hub.start_settling()
         self.hub, self.store = hub, store
         self.backend = Backend(
@@ -187,14 +221,32 @@ class SimServer:
             problems=lambda: [],
             certificates=lambda: [],
         )
+        self._agents = AgentsApi(
+            hub,
+            revocations=world.authority.revocations,
+            renewer=world.authority.renewer,
+            server_version="simulated",
+        ).app()
         world.invariants.server_started(hub)
         await world.router.greet(process, hub, HELLO_WAIT_S)
         hub.release_routes()
         process.spawn(decide(hub))
         process.spawn(SimProber(hub, world).run())
+
+    async def _write(self, store: SimStore) -> None:
+        """What the store's writer thread does."""
         while True:
             await asyncio.sleep(STORE_BATCH_S)
             store.write_out()
+
+    async def _roll_back(self, stopped: StopRollout) -> None:
+        backend, store = self.backend, self.store
+        if backend is None or store is None:
+            return
+        try:
+            await roll_back(backend.catalog, store, stopped)
+        except AdminError as error:
+            self._world.trace.say("server", f"a rollout is stopped, but not taken back: {error}")
 
     def _publish(self, process: Process, table: RouteTable) -> None:
         self._world.invariants.published(table)
@@ -202,13 +254,15 @@ class SimServer:
 
     # The agents' endpoint.
 
-    def deliver(self, machine: Machine, path: str, body: bytes) -> asyncio.Future[tuple[int, bytes]] | None:
+    def deliver(
+        self, machine: Machine, credential: Credential, path: str, body: bytes
+    ) -> asyncio.Future[tuple[int, bytes]] | None:
         """Have a call answered; None when nobody listens. When the server dies it ends in a ConnectionError."""
-        process, hub = self.process, self.hub
-        if process is None or hub is None:
+        process, agents = self.process, self._agents
+        if process is None or agents is None:
             return None
         answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
-        task = process.spawn(self._answer(hub, machine, path, body))
+        task = process.spawn(self._answer(agents, machine, credential, path, body))
 
         def done(ended: asyncio.Task[tuple[int, bytes]]) -> None:
             if answer.done():
@@ -221,37 +275,38 @@ class SimServer:
         task.add_done_callback(done)
         return answer
 
-    async def _answer(self, hub: WatchedHub, machine: Machine, path: str, body: bytes) -> tuple[int, bytes]:
-        """As `AgentsApi` answers."""
-        try:
-            message = msgspec.json.decode(body, type=KINDS[path])
-            return 200, msgspec.json.encode(await self._carry_out(hub, machine, message))
-        except HubError as error:
-            self._world.trace.say(machine.name, f"{path} is refused: {error.status} {error.message}")
-            return error.status, msgspec.json.encode(Refusal(code=error.code, message=error.message))
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            self._world.invariants.crashed(f"{path} of {machine.name}", error)
-            return 500, msgspec.json.encode(Refusal(code="internal", message=repr(error)))
+    async def _answer(
+        self, agents: Any, machine: Machine, credential: Credential, path: str, body: bytes
+    ) -> tuple[int, bytes]:
+        """One request and its answer, as uvicorn hands them to the application and back."""
+        CALLER.set((machine, credential))
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "https",
+            "path": path,
+            "raw_path": path.encode(),
+            "root_path": "",
+            "query_string": b"",
+            "headers": [],
+            "client": (machine.address, 1024),
+            "server": ("10.0.1.1", 8443),
+            "extensions": {"tls": {"client_cert_der": credential.der}},
+        }
+        status, content = 500, b""
 
-    async def _carry_out(
-        self, hub: WatchedHub, machine: Machine, message: Register | Poll | Report
-    ) -> msgspec.Struct:
-        watch = self._world.invariants
-        if isinstance(message, Register):
-            answer = hub.register(
-                message, Enrolment(machine.address, CERTIFICATE_ENDS_AT), server_version="simulated"
-            )
-            watch.registered(hub, machine, message, answer.session)
-            return answer
-        if hub.node_of(message.session) != machine.node_id:
-            raise HubError(403, "identity", f"this session is not {machine.node_id}'s")
-        if isinstance(message, Poll):
-            watch.spoke(machine.node_id, message.session, "a poll")
-            commands = await hub.poll(message.session, message.acked, POLL_WAIT_S)
-            watch.taken(machine.node_id, message.session, "a poll's answer")
-            return Commands(commands=commands)
-        watch.spoke(machine.node_id, message.session, "a report")
-        watch.reported(machine.node_id, message)
-        return await hub.report(message)
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: dict[str, Any]) -> None:
+            nonlocal status, content
+            status = message.get("status", status)
+            content += message.get("body", b"")
+
+        await agents(scope, receive, send)
+        if status != 200:
+            refusal = msgspec.json.decode(content, type=Refusal)
+            self._world.trace.say(machine.name, f"{path} is refused: {status} {refusal.message}")
+            self._world.invariants.expect(status != 500, "no exceptions", f"{path} of {machine.name} failed")
+        return status, content

@@ -17,6 +17,7 @@ class Speaker:
     session: str
     life: tuple[str, str, float, int]
     heard: float
+    registered_at: float
 
 
 @dataclass
@@ -55,6 +56,8 @@ class Watch:
         """By shard id, since the present server started."""
         self._sent_in: dict[str, str | None] = {}
         """Shard id → the session that its start was sent in."""
+        self._sent_at: dict[str, float] = {}
+        """Shard id → when, in virtual seconds; later by what the server stood still since."""
         self._draining_since: dict[str, float] = {}
         self._turn = Turn()
         self._touched = True

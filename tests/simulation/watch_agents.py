@@ -1,4 +1,4 @@
-"""Invariants 3 and 10, and liveness: whom the server believes, and what it makes of what they say."""
+"""Invariants 3, 4 and 10: whom the server believes, and what it makes of what they say."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from tests.simulation.machine import Machine
     from tests.simulation.world import World
 
-PROBING_S = 10.0
-"""Within this time of a node's silence its shards have been asked, whatever else is asked at the time."""
+
+UNWRITTEN_S = 0.3
+"""How long a write may wait for the disk."""
 
 
 class AgentWatch(Watch):
@@ -51,7 +52,7 @@ class AgentWatch(Watch):
             f"an agent process of {machine.name} was taken after a later one had registered",
         )
         self._instances[node_id, message.boot_id] = message.instance_started_at
-        self._speakers[node_id] = Speaker(session, life, now)
+        self._speakers[node_id] = Speaker(session, life, now, now)
         self._touched = True
         for shard_id in [key for key, said in self._said.items() if said.node_id == node_id]:
             del self._said[shard_id]
@@ -61,6 +62,7 @@ class AgentWatch(Watch):
             machine.name,
             f"registered as {session}: {', '.join(f'{h.spec.shard_id} {h.phase}' for h in message.held)}",
         )
+        self._complete(machine, message)
         # 3: nothing is believed that was not said, and nothing that was said is overlooked.
         named = {held.spec.shard_id for held in message.held}
         for _, shard in hub.fleet.shards_on(node_id):
@@ -80,6 +82,27 @@ class AgentWatch(Watch):
                     "3 registrations are complete",
                     f"{held.spec.shard_id} on {node_id} is {held.phase} and neither owned nor disowned",
                 )
+
+    def _complete(self, machine: Machine, message: Register) -> None:
+        """Invariant 4: what lives on the machine that has just registered is described, or was ended before."""
+        loop = machine.loop
+        if loop is None or message.instance != loop._life.instance or message.counter != loop._counter:
+            return  # a copy that was late
+        named = {held.spec.shard_id for held in message.held}
+        for shard_id in machine.engines:
+            self.expect(
+                shard_id in named or shard_id in machine.disk,
+                "4 orphans",
+                f"{machine.name} registered without {shard_id}, whose processes live there",
+            )
+
+    def server_killed(self) -> None:
+        """What the store had not written yet is gone: such a registration may be taken once more."""
+        for node_id, speaker in self._speakers.items():
+            if self._world.now - speaker.registered_at <= UNWRITTEN_S:
+                boot_id, instance, _, _ = speaker.life
+                self._counters.pop((node_id, boot_id, instance), None)
+                self._instances.pop((node_id, boot_id), None)
 
     def spoke(self, node_id: str, session: str, what: str) -> None:
         """A message was taken: its node was heard."""
@@ -139,36 +162,3 @@ class AgentWatch(Watch):
             "history",
             f"{machine.name} was told that the end of {spec.shard_id} is kept, and the disk does not have it",
         )
-
-    def _lost(self, node_id: str) -> None:
-        """Section 5: lost takes two silent witnesses, or the long limit."""
-        hub, now = self._world.server.hub, self._world.now
-        speaker = self._speakers.get(node_id)
-        if hub is None or speaker is None:
-            return
-        silent_s = now - speaker.heard
-        self.expect(
-            silent_s >= hub.settings.lost_after_s - 1e-6,
-            "lost nodes",
-            f"{node_id} is lost, though it was heard {silent_s:.1f} s ago",
-        )
-        calm_since = max(
-            now - silent_s + PROBING_S, self._world.server.paused_until, self._world.server.started_at
-        )
-        if silent_s >= hub.settings.unreachable_limit_s - 1e-6 or now - calm_since < hub.settings.lost_after_s:
-            return
-        for replica in hub.fleet.replicas.values():
-            if replica.replica_id not in self._turn.ready_ids or node_id not in replica.node_ids:
-                continue
-            leader = replica.shards[0]
-            machine = self._world.machines.get(leader.node_id)
-            engine = self._world.engines.at(machine, leader.http_port or 0)
-            if machine is None or engine is None or engine.serves_since is None:
-                continue
-            link = self._world.network.link(machine)
-            works_since = max(engine.serves_since, link.mended_at)
-            self.expect(
-                not (link.to_engines and now - works_since > hub.settings.lost_after_s + PROBING_S),
-                "lost nodes",
-                f"{node_id} is lost after {silent_s:.1f} s, though {replica.replica_id} works and can be reached",
-            )

@@ -29,6 +29,7 @@ class DecisionWatch(Watch):
             self._world.trace.say("server", f"starts {spec.shard_id} on {node_id} {','.join(spec.gpus)}")
             node = fleet.nodes.get(node_id)
             self._sent_in[spec.shard_id] = node.session if node is not None else None
+            self._sent_at[spec.shard_id] = self._world.now
             self._break_now(node_id)
             self.expect(
                 node is not None and node.state is not NodeState.LOST,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from llmgw.messages.routes import RouteEndpoint
+from tests.simulation.certificates import Authority
 from tests.simulation.engines import Engines
 from tests.simulation.invariants import Invariants
 from tests.simulation.machine import Machine
@@ -36,8 +37,17 @@ class World:
         self.network = Network(self)
         self.engines = Engines(self.rng, self.later)
         self.server = SimServer(self)
+        self.authority = Authority(self.server.wall, plan.certificate_life_s)
         self.router = SimRouter(self)
-        self.machines = {machine.node_id: Machine(machine, self) for machine in plan.machines}
+        self.machines = {
+            machine.node_id: Machine(
+                machine,
+                self,
+                self.authority.enrol(machine.node_id, machine.address),
+                wall_offset_s=self.server.wall_offset_s,
+            )
+            for machine in plan.machines
+        }
         self.clones: list[Machine] = []
         self.faults: Faults | None = None
         self.ended = asyncio.Event()
@@ -91,6 +101,11 @@ class World:
         """True when a request to the endpoint is answered now."""
         engine = self.engines.at(self.machine_at(endpoint.host), endpoint.port)
         return engine is not None and engine.serving and self.network.reaches_engine(endpoint.host)
+
+    def hangs(self, endpoint: RouteEndpoint) -> bool:
+        """True when a request to the endpoint is taken and never answered."""
+        engine = self.engines.at(self.machine_at(endpoint.host), endpoint.port)
+        return engine is not None and engine.hung and self.network.reaches_engine(endpoint.host)
 
     async def probe(self, endpoint: RouteEndpoint, timeout_s: float) -> bool:
         """A one-token request."""
