@@ -109,14 +109,15 @@ def spelling_problems(args: Sequence[str], reading: Reading, engine: str) -> lis
             continue
         if len(name.split()) > 1:
             sentences.append(
-                f"args has {name.split()[0]} and what follows it as one argument, which {engine} takes for the name "
-                "of a flag; write each as an argument of its own"
+                f"args has {name.split()[0]} and what follows it as one argument, which {engine} takes for one name; "
+                "write each as an argument of its own"
             )
         elif not name.startswith("--"):
             continue
         elif equals and not reading.equals:
             sentences.append(
-                f"args has {name}=…, and {engine} takes no --flag=value; write {name} and its value as two arguments"
+                f"args has {name}=…, and {engine} takes no --flag=value; write {name} and its value as two "
+                "arguments"
             )
         elif "_" in name and not reading.underscores:
             sentences.append(
