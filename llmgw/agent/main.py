@@ -23,7 +23,9 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from llmgw.agent.certificates import CertificateError, CertificateKeeper
 from llmgw.agent.conversation import Life, SystemClock
+from llmgw.agent.fabric_proof import FabricProof, data_counters
 from llmgw.agent.gpu_memory import GpuMemory
+from llmgw.agent.held import warning_findings
 from llmgw.agent.https import HttpsTransport
 from llmgw.agent.inventory import InventoryReader
 from llmgw.agent.loop import AgentLoop
@@ -107,6 +109,7 @@ async def _run(config: AgentConfig) -> None:
     from llmgw.hardware.gpus import read_gpus
     from llmgw.hardware.interfaces import AddressError, choose_address, interface_of
     from llmgw.hardware.inventory import read_inventory
+    from llmgw.hardware.ports import read_ports
     from llmgw.pki.errors import PkiError
     from llmgw.pki.files import belongs_to, install_pair
     from llmgw.pki.renewal import make_csr, renew_after
@@ -170,6 +173,8 @@ async def _run(config: AgentConfig) -> None:
             engines = [msgspec.structs.replace(offer, problem=refusal) for offer in engines]
         findings = [*_of_node(config, judgement.findings), *found.findings]
         findings += own_certificate_findings(config, time.time())
+        live = supervisor.live_records()
+        findings += proof.look(live, found.ports, found.fabrics) + warning_findings(live, config.node_id)
         return Inventory(
             gpus=judgement.gpus,
             ports=found.ports,
@@ -191,7 +196,9 @@ async def _run(config: AgentConfig) -> None:
         account=account,
         scopes=scopes,
         refusal=refusal,
+        carried=lambda: data_counters(read_ports(Path(config.discovery.ib_root))),
     )
+    proof = FabricProof(node_id=config.node_id, read_log=supervisor.read_output)
     randomness = random.SystemRandom()
     conversation = AgentLoop(
         node_id=config.node_id,
