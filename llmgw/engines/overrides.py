@@ -109,8 +109,8 @@ def spelling_problems(args: Sequence[str], reading: Reading, engine: str) -> lis
             continue
         if len(name.split()) > 1:
             sentences.append(
-                f"args has {name.split()[0]} and what follows it as one argument, which {engine} takes for one name; "
-                "write each as an argument of its own"
+                f"args has {name.split()[0]} and what follows it as one argument, which {engine} takes for one "
+                "name; write each as an argument of its own"
             )
         elif not name.startswith("--"):
             continue
