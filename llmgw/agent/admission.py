@@ -192,7 +192,7 @@ def _ports(records: Sequence[ShardRecord]) -> set[int]:
 
 
 def _gid_indexes(ports: Sequence[Port], adapters: Sequence[str]) -> dict[str, int | None]:
-    """For each RoCE port among the adapters whose GID table is known: the entry to use, None where none will do."""
+    """For each RoCE port among the adapters whose GID table is known: the entry to use, None where none will."""
     indexes: dict[str, int | None] = {}
     for port in ports:
         name = f"{port.adapter}:{port.port}"
