@@ -20,6 +20,8 @@ from llmgw.doctor.checks import CHECKS
 from llmgw.doctor.examine import examine
 from llmgw.doctor.limits import inherited_limits
 from llmgw.doctor.packages import interpreter_of
+from llmgw.engines.sim import SimAdapter
+from llmgw.hardware.engine_user import Account
 from llmgw.messages.findings import Finding
 from llmgw.sim.hardware import set_gpu, set_machine, set_port, write_hardware
 from tests.doctor.healthy import DAY, OWN_USER, Site
@@ -37,11 +39,7 @@ def _any_disk_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def findings(site: Site, *, clock_s: float = 0.0, **changes: Any) -> list[Finding]:
     node = site.node(clock_s=clock_s, **changes)
-    found = [
-        finding
-        for finding in examine(lambda: node.config, CHECKS, now=node.now).findings
-        if finding.check != "engine-open"  # what an engine cannot do is no fault of the node
-    ]
+    found = examine(lambda: node.config, CHECKS, now=node.now).findings
     for finding in found:
         assert finding.where.startswith(f"{node.config.node_id} ")
         assert finding.why or finding.check.startswith(("gpu", "fabric"))
@@ -332,3 +330,26 @@ def test_a_clock_that_is_off_is_found(site: Site) -> None:
     assert re.search(r"is (59|60|61) s behind the server's", behind.what)
     (ahead,) = findings(site, clock_s=DAY)
     assert (ahead.check, ahead.severity) == ("clock", "error")
+
+
+def test_an_engine_that_can_take_no_key_is_worth_knowing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimAdapter, "takes_key", False)
+    (finding,) = findings(site)
+    assert (finding.check, finding.severity, finding.where) == ("engine-open", "info", "node01 engines.sim")
+    assert "reach TCP ports 21000-21999" in finding.remedy
+
+
+def test_a_user_for_engines_that_cannot_be_used_is_found(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    (finding,) = findings(site, supervisor=own(engine_user="no-such-user"))
+    assert (finding.check, finding.severity) == ("engine-user", "error")
+    assert "no such user" in finding.what
+    assert finding.remedy.startswith("make it with useradd")
+    if os.geteuid() != 0:
+        return
+    monkeypatch.setattr("llmgw.hardware.engine_user.DEFAULT_ENGINE_USER", "no-such-user")
+    (finding,) = findings(site, supervisor={"work_dir": "/tmp"})
+    assert (finding.check, finding.severity) == ("engine-user-root", "info")
+    monkeypatch.setattr(Account, "closed_devices", lambda account: ["/dev/infiniband/uverbs0"])
+    (finding,) = findings(site, supervisor={"work_dir": "/tmp", "engine_user": "nobody"})
+    assert (finding.check, finding.severity) == ("engine-user-devices", "warning")
+    assert finding.what == "the user nobody may not open /dev/infiniband/uverbs0"

@@ -7,6 +7,7 @@ import pytest
 
 from llmgw.config.catalog import Catalog, CatalogModel, Profile
 from llmgw.fleet.model import NodeState, ReplicaState
+from llmgw.fleet.placement import Room, Wanted, place
 from tests.fleet.world import Machine, World
 
 
@@ -301,3 +302,23 @@ def test_a_failure_s_reason_ends_with_the_engine_s_own_last_line(world: World) -
     world.run(1)
     reason = next(e.reason for e in world.events if e.subject == replica_id and e.event == "failed")
     assert reason.endswith("engine exited with code 1; its last words: CUDA error: out of memory")
+
+
+def test_a_node_without_free_ports_takes_no_replica_and_is_named_with_its_range() -> None:
+    machines = [Machine("node01", ["ib-a"], free_ports=0), Machine("node02", ["ib-a"], free_ports=1)]
+    world = World(catalog(big=1, small=1), machines)
+    world.run(20)
+    (small,) = (world.fleet.replicas[name] for name in world.serving("small"))
+    assert small.node_ids == ["node02"]
+    assert world.replicas("big") == []
+    model = world.catalog.models[0]
+    verdict = place(world.fleet, Wanted(model.name, model.profiles[0]), Room.of(world.fleet))
+    assert verdict.refused == {"has too few free ports for an engine": ["node01", "node02"]}
+    assert verdict.details == {
+        "node01": "has no free port in 21000-21999; widen supervisor.port_range in its agent.yaml",
+        "node02": "has 1 of 2 free ports in 21000-21999; widen supervisor.port_range in its agent.yaml",
+    }
+    for machine in machines:
+        machine.free_ports = 2
+    world.run(20)
+    assert len(world.serving("big")) == 1

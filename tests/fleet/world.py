@@ -37,6 +37,7 @@ class Machine:
     node_id: str
     fabrics: list[str]
     gpus: int = 8
+    free_ports: int | None = None
     alive: bool = True
     connected: bool = True
     boot: int = 0
@@ -51,6 +52,8 @@ class Machine:
             gpus=[Gpu(index=i, uuid=f"{self.node_id}-gpu{i}", name="sim") for i in range(self.gpus)],
             fabrics=[FabricOffer(name=name, adapters=["mlx5_0:1"], usable=True) for name in self.fabrics],
             engines=[EngineOffer(name="sim")],
+            free_ports=self.free_ports,
+            port_range="21000-21999",
         )
 
 

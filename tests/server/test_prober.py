@@ -31,6 +31,20 @@ def world_of(replicas: int) -> World:
     return world
 
 
+def hub_of(world: World) -> Hub:
+    hub = Hub(
+        epoch="1",
+        catalog=world.catalog,
+        settings=SETTINGS,
+        clock=Clock(monotonic=lambda: world.now, wall=lambda: 0.0),
+        ids=RandomIds(),
+        memory=Forgetful(),
+        publish=lambda table: None,
+    )
+    hub.fleet = world.fleet
+    return hub
+
+
 def test_replicas_on_a_silent_node_are_asked_before_idle_ones() -> None:
     world = world_of(6)
     for replica in world.fleet.replicas.values():
@@ -47,16 +61,7 @@ def test_who_finds_no_room_is_asked_at_the_next_look(monkeypatch: pytest.MonkeyP
     world = world_of(6)
     for replica in world.fleet.replicas.values():
         replica.witnessed_at = world.now - 100
-    hub = Hub(
-        epoch="1",
-        catalog=world.catalog,
-        settings=SETTINGS,
-        clock=Clock(monotonic=lambda: world.now, wall=lambda: 0.0),
-        ids=RandomIds(),
-        memory=Forgetful(),
-        publish=lambda table: None,
-    )
-    hub.fleet = world.fleet
+    hub = hub_of(world)
     monkeypatch.setattr(prober, "PROBES_MAX", 4)
 
     async def look_twice() -> None:
@@ -69,3 +74,28 @@ def test_who_finds_no_room_is_asked_at_the_next_look(monkeypatch: pytest.MonkeyP
 
     asyncio.run(look_twice())
     assert all(replica.witnessed_at == world.now for replica in world.fleet.replicas.values())
+
+
+def test_probes_and_counters_carry_the_key_of_the_engine_they_ask() -> None:
+    world = world_of(1)
+    (replica,) = world.fleet.replicas.values()
+    replica.witnessed_at = world.now - 100
+    replica.busy_since = world.now - 50  # its counters are read, too
+    assert replica.leader is not None
+    replica.leader.api_key = "a-key-of-some-length"
+    hub = hub_of(world)
+    asked: dict[str, str | None] = {}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked[request.url.path] = request.headers.get("authorization")
+        return httpx.Response(200, json={})
+
+    async def look() -> None:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+            looking = prober.Prober(hub)
+            looking._look(client)
+            await asyncio.gather(*looking._running.values())
+
+    asyncio.run(look())
+    assert asked == dict.fromkeys(["/v1/chat/completions", "/metrics"], "Bearer a-key-of-some-length")
+    assert "a-key-of-some-length" not in repr(world.fleet)
