@@ -50,21 +50,35 @@ def choose_gid(gids: Iterable[Gid]) -> Gid | None:
     return min(usable, key=lambda pair: (pair[1], pair[0].index), default=(None, 0))[0]
 
 
+def gid_indexes(ports: Iterable[Port]) -> dict[str, int | None]:
+    """RoCE port as NCCL names it (`mlx5_0:1`) → the index of the GID that it should use, None when it has none.
+
+    InfiniBand ports need no index and are not in it.
+    """
+    found: dict[str, int | None] = {}
+    for port in ports:
+        if port.link_layer == "Ethernet":
+            gid = choose_gid(port.gids)
+            found[f"{port.adapter}:{port.port}"] = gid.index if gid is not None else None
+    return found
+
+
 def gid_findings(declared: list[FabricDeclaration], ports: list[Port]) -> list[Finding]:
     """RoCE ports of declared fabrics without a GID to use, and fabrics whose ports would need different ones."""
     findings: list[Finding] = []
     for fabric in declared:
         chosen: dict[str, int] = {}
         for port in ports:
-            named = any(hca in (port.adapter, f"{port.adapter}:{port.port}") for hca in fabric.hcas)
+            name = f"{port.adapter}:{port.port}"
+            named = any(hca in (port.adapter, name) for hca in fabric.hcas)
             # Without any table (an old saved tree) nothing is known of it.
             if not named or port.link_layer != "Ethernet" or port.state != "ACTIVE" or not port.gids:
                 continue
-            gid = choose_gid(port.gids)
-            if gid is None:
+            index = gid_indexes([port])[name]
+            if index is None:
                 findings.append(_missing(fabric.name, port))
             else:
-                chosen[f"{port.adapter}:{port.port}"] = gid.index
+                chosen[name] = index
         if len(set(chosen.values())) > 1:
             findings.append(_different(fabric.name, chosen))
     return findings

@@ -187,7 +187,7 @@ def test_what_doctor_finds_rides_to_the_server_with_the_agent(fleet: RunningFlee
         fleet.demo.start_agent("node03")
         until(lambda: {"engine-program", "memlock"} <= checks(), 30)
         told = fleet.ctl("nodes", "node03").stdout
-        assert "/bin/false --version fails: exit code 1" in told
+        assert "/bin/false --version fails" in told
         assert "engines may lock 8 MiB of memory" in told
         assert "LimitMEMLOCK=infinity" in told
     finally:

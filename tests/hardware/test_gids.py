@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmgw.config.agent import FabricDeclaration
-from llmgw.hardware.gids import choose_gid, gid_findings, read_gids
+from llmgw.hardware.gids import choose_gid, gid_findings, gid_indexes, read_gids
 from llmgw.hardware.ports import read_ports
 from llmgw.messages.agent import Gid, Port
 from llmgw.sim.hardware import write_hardware
@@ -72,8 +72,10 @@ def test_a_simulated_roce_port_has_gids_and_an_infiniband_one_needs_none(tmp_pat
     assert chosen is not None
     assert (chosen.index, chosen.type, chosen.netdev) == (3, "RoCE v2", "ens1np0")
     assert gid_findings([FabricDeclaration(name="r", hcas=["mlx5_0", "mlx5_1"])], ports) == []
+    assert gid_indexes(ports) == {"mlx5_0:1": 3, "mlx5_1:1": 3}
     infiniband = read_ports(write_hardware(tmp_path / "ib", adapters=1).ib_root)
     assert [gid.index for gid in infiniband[0].gids] == [0]
+    assert gid_indexes(infiniband) == {}
     assert gid_findings([FabricDeclaration(name="a", hcas=["mlx5_0"])], infiniband) == []
 
 
