@@ -56,7 +56,11 @@ from llmgw.server.sessions import Sessions
 log = structlog.get_logger("hub")
 
 ROUNDS_MAX = 200
-"""Rounds of reconcile in one turn. More is a decision that does not take; it is logged and tried again later."""
+"""Rounds of reconcile until there is nothing to do. More is a decision that does not take: it is logged and tried
+again later."""
+ACTIONS_AT_ONCE = 100
+TURN_MAX_S = 0.1
+"""A turn that takes longer ends early, after so many actions at a time; the next one decides on the rest."""
 STORED_WAIT_S = 2.0
 """How long a report of endings waits for the store: far longer than a commit takes, and far shorter than an agent
 waits for the answer, or a node's silence lasts until it counts."""
@@ -100,6 +104,7 @@ class Hub:
         self._tables = RouteTables(epoch, publish, int(clock.wall()))
         self._roll_back = roll_back
         self._questions = Questions()
+        self._rounds = 0
 
     @property
     def table(self) -> RouteTable | None:
@@ -245,20 +250,32 @@ class Hub:
     # Deciding.
 
     def turn(self) -> None:
-        """Decide and carry out until nothing is left to do, then publish the routes that follow."""
+        """Decide and carry out until nothing is left to do, or for `TURN_MAX_S`; then publish what follows.
+
+        A turn that ends early sets `changed`. Nothing keeps the rest: it is decided anew, on what is so by then.
+        """
         now = self.clock.monotonic()
-        for _ in range(ROUNDS_MAX):
+        over = False
+        while not over:
             actions = reconcile(self.fleet, self.catalog, now, self.settings, self._ids.replica)
             if not actions:
+                self._rounds = 0
                 break
-            effects = Effects()
-            for action in actions:
-                carry_out(self.fleet, self.catalog, action, now, self.settings, effects)
-            self._deliver(effects)
-        else:
-            log.error(
-                "reconcile does not come to an end", rounds=ROUNDS_MAX, actions=[repr(a) for a in actions[:5]]
-            )
+            for first in range(0, len(actions), ACTIONS_AT_ONCE):
+                effects = Effects()
+                for action in actions[first : first + ACTIONS_AT_ONCE]:
+                    carry_out(self.fleet, self.catalog, action, now, self.settings, effects)
+                self._deliver(effects)
+                over = self.clock.monotonic() - now > TURN_MAX_S
+                if over:
+                    self.changed.set()
+                    break
+            self._rounds += 1
+            if self._rounds >= ROUNDS_MAX:
+                shown = [repr(action) for action in actions[:5]]
+                log.error("reconcile does not come to an end", rounds=self._rounds, actions=shown)
+                self._rounds = 0
+                break
         self.sessions.close_lost(self.fleet)
         if self._tables.update(self.fleet, self.catalog, self.static):
             self.changed.set()
