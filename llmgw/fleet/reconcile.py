@@ -33,6 +33,10 @@ from llmgw.fleet.placement import Room, Wanted, choose_seats
 from llmgw.fleet.sets import Sets
 from llmgw.fleet.settings import FleetSettings
 
+STARTS_MAX = 200
+"""Replicas that one answer starts because they are lacking; the rest is in the next. An empty fleet of 500 nodes
+is filled in steps of some tens of milliseconds each, between which the caller may do other things."""
+
 NewId = Callable[[str], str]
 """Model name → a replica id that was never used before."""
 
@@ -253,6 +257,8 @@ def _counts(sets: Sets, now: float, new_id: NewId) -> list[Action]:
         if room is None:
             room = Room.of(fleet)
         for _ in range(count):
+            if len(actions) >= STARTS_MAX:
+                return actions
             chosen = choose_seats(fleet, Wanted(name, profile), room)
             if chosen is None:
                 break

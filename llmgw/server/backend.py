@@ -78,6 +78,7 @@ class Backend:
         routers: Callable[[], list[str]],
         problems: Callable[[], list[Finding]],
         certificates: Callable[[], list[CertificateEnd]],
+        loop_pause_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._hub = hub
         self._store = store
@@ -86,7 +87,7 @@ class Backend:
         self._started_at = started_at
         self._routers = routers
         self._problems = problems
-        self._metrics = Metrics(Source(hub, certificates, self._findings))
+        self._metrics = Metrics(Source(hub, certificates, self._findings, loop_pause_s))
 
     # Reading.
 

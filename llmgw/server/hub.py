@@ -58,7 +58,11 @@ from llmgw.server.sessions import Sessions
 log = structlog.get_logger("hub")
 
 ROUNDS_MAX = 200
-"""Rounds of reconcile in one turn. More is a decision that does not take; it is logged and tried again later."""
+"""Rounds of reconcile until there is nothing to do. More is a decision that does not take: it is logged and tried
+again later."""
+ACTIONS_AT_ONCE = 100
+TURN_MAX_S = 0.1
+"""A turn that takes longer ends early, after so many actions at a time; the next one decides on the rest."""
 LOG_REQUESTS_MAX = 256
 HELP_REQUESTS_MAX = 16
 STORED_WAIT_S = 2.0
@@ -105,6 +109,7 @@ class Hub:
         self._roll_back = roll_back
         self._log_requests: Questions[LogChunk] = Questions(LOG_REQUESTS_MAX)
         self._help_requests: Questions[EngineHelp] = Questions(HELP_REQUESTS_MAX)
+        self._rounds = 0
 
     @property
     def table(self) -> RouteTable | None:
@@ -275,20 +280,32 @@ class Hub:
     # Deciding.
 
     def turn(self) -> None:
-        """Decide and carry out until nothing is left to do, then publish the routes that follow."""
+        """Decide and carry out until nothing is left to do, or for `TURN_MAX_S`; then publish what follows.
+
+        A turn that ends early sets `changed`. Nothing keeps the rest: it is decided anew, on what is so by then.
+        """
         now = self.clock.monotonic()
-        for _ in range(ROUNDS_MAX):
+        over = False
+        while not over:
             actions = reconcile(self.fleet, self.catalog, now, self.settings, self._ids.replica)
             if not actions:
+                self._rounds = 0
                 break
-            effects = Effects()
-            for action in actions:
-                carry_out(self.fleet, self.catalog, action, now, self.settings, effects)
-            self._deliver(effects)
-        else:
-            log.error(
-                "reconcile does not come to an end", rounds=ROUNDS_MAX, actions=[repr(a) for a in actions[:5]]
-            )
+            for first in range(0, len(actions), ACTIONS_AT_ONCE):
+                effects = Effects()
+                for action in actions[first : first + ACTIONS_AT_ONCE]:
+                    carry_out(self.fleet, self.catalog, action, now, self.settings, effects)
+                self._deliver(effects)
+                over = self.clock.monotonic() - now > TURN_MAX_S
+                if over:
+                    self.changed.set()
+                    break
+            self._rounds += 1
+            if self._rounds >= ROUNDS_MAX:
+                shown = [repr(action) for action in actions[:5]]
+                log.error("reconcile does not come to an end", rounds=self._rounds, actions=shown)
+                self._rounds = 0
+                break
         self.sessions.close_lost(self.fleet)
         if self._tables.update(self.fleet, self.catalog, self.static):
             self.changed.set()

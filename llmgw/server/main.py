@@ -35,6 +35,7 @@ from llmgw.server.catalogs import ruling_catalog, static_endpoints
 from llmgw.server.deciding import decide
 from llmgw.server.hub import Hub
 from llmgw.server.ids import RandomIds
+from llmgw.server.loop_watch import LoopWatch
 from llmgw.server.memory import StoreMemory, known_lives, known_nodes
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
 from llmgw.server.prober import Prober
@@ -102,6 +103,8 @@ class _ControlProcess:
         )
         hub.start_settling()
         store.record("server", "server", "started", time.time(), reason=f"llmgw {llmgw.__version__}")
+        watch = LoopWatch()
+        self._tasks.append(asyncio.create_task(watch.run(), name="loop watch"))
         backend = Backend(
             hub,
             store,
@@ -112,6 +115,7 @@ class _ControlProcess:
             routers=routers.names,
             problems=lambda: [*routers.findings(), *self._certificate_findings()],
             certificates=self._certificate_ends,
+            loop_pause_s=watch.longest_s,
         )
         await self._listen(hub, store, backend, state)
         await routers.start(hub)

@@ -29,11 +29,12 @@ CHECKS_MAX = 200
 
 @dataclass(frozen=True)
 class Source:
-    """What a scrape reads: the hub, the certificates in the server's files, and the server's own findings."""
+    """What a scrape reads: the hub, the certificates in the server's files, its findings, and its event loop."""
 
     hub: Hub
     certificates: Callable[[], list[CertificateEnd]]
     findings: Callable[[], list[Finding]]
+    loop_pause_s: Callable[[], float] = lambda: 0.0
 
 
 class Metrics(Collector):
@@ -63,6 +64,11 @@ def _build(source: Source) -> Iterator[Metric]:
         "llmgw_settling",
         "1 while a server that has just started waits for its nodes, places nothing and stops nothing",
         value=float(source.hub.fleet.settling),
+    )
+    yield GaugeMetricFamily(
+        "llmgw_loop_pause_seconds",
+        "The longest time in the last half minute in which this server got to do nothing but one thing",
+        value=source.loop_pause_s(),
     )
 
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import psutil
 import yaml
@@ -43,6 +44,7 @@ STORM_PER_S = 100.0
 STORM_S = (0.5, 1.5)
 CLOSE_S = 0.05
 GROWTH_LIMIT_PERCENT = 10.0
+PAUSE_LIMIT_MS = 250.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,6 +97,7 @@ class _Bench:
         self.clients: list[_Client] = []
         self.server: subprocess.Popen[bytes] | None = None
         self.port = _free_port()
+        self.admin_port = _free_port()
         self.wanted_shards = 0
 
     async def run(self) -> Figures:
@@ -105,8 +108,14 @@ class _Bench:
             await self._start_clients()
             await self._until(lambda: self._registered() >= self.count, "agents to register")
             self.figures.add("first registrations: all agents", time.monotonic() - started, "s")
+            self.figures.add("the server's longest pause meanwhile", 1000 * await self._loop_pause_s(), "ms")
+            await self._until(lambda: self._held() > 0, "the first shard to be ready")
+            filling = time.monotonic()
             await self._until(lambda: self._held() >= self.wanted_shards, "shards to be ready")
             self.figures.add("shards held by the agents", self._held(), "shards")
+            self.figures.add("first shard to all shards ready", time.monotonic() - filling, "s")
+            pause_s = await self._loop_pause_s()
+            self.figures.add("the server's longest pause meanwhile", 1000 * pause_s, "ms", PAUSE_LIMIT_MS)
             begun = time.monotonic()
             watched = await self._watch()
             ended = time.monotonic()
@@ -137,7 +146,7 @@ class _Bench:
             _write_private(self.folder / f"{name}-key.pem", issued.key_pem)
         config = {
             "listen": f"127.0.0.1:{_free_port()}",
-            "admin": {"listen": f"127.0.0.1:{_free_port()}"},
+            "admin": {"listen": f"127.0.0.1:{self.admin_port}"},
             "agents": {
                 "listen": f"127.0.0.1:{self.port}",
                 "tls": {
@@ -231,6 +240,14 @@ class _Bench:
         self._start_server()
         await self._until(lambda: self._registered() >= before + count, "agents to register again")
         return begun
+
+    async def _loop_pause_s(self) -> float:
+        """How long the server's event loop was held up at most, of late."""
+        async with httpx.AsyncClient(trust_env=False, timeout=30.0) as client:
+            text = (await client.get(f"http://127.0.0.1:{self.admin_port}/metrics")).text
+        return next(
+            float(line.split()[1]) for line in text.splitlines() if line.startswith("llmgw_loop_pause_seconds ")
+        )
 
     def _acknowledges(self) -> Callable[[], bool]:
         before = self._told("acknowledged")

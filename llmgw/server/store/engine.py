@@ -19,10 +19,14 @@ READER_WAIT_S = 30.0
 WAL_BYTES_KEPT = 64 * 1024 * 1024  # after a burst the log is cut back to this
 
 
-def writing_engine(path: Path) -> AsyncEngine:
-    """One connection, whose transactions take the write lock as they begin."""
-    engine = create_async_engine(_url(path, "sqlite+aiosqlite"), pool_size=1, max_overflow=0)
-    _hook(engine.sync_engine, _WRITER, begin="BEGIN IMMEDIATE")
+def writing_engine(path: Path) -> Engine:
+    """One connection, whose transactions take the write lock as they begin. It blocks; use it in a thread.
+
+    Through the event loop each statement would wait for its turn there: while the loop is busy, a batch
+    of hundreds would take a minute, just when there is most to commit.
+    """
+    engine = create_engine(_url(path, "sqlite"), pool_size=1, max_overflow=0)
+    _hook(engine, _WRITER, begin="BEGIN IMMEDIATE")
     return engine
 
 

@@ -6,9 +6,11 @@ nobody will ever find, and what was acknowledged is gone at the next start.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import structlog
+from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from llmgw.server.store.errors import StoreError
@@ -19,11 +21,22 @@ _Identity = tuple[int, int]
 
 
 class OpenFiles:
-    """Made when writer and reader are connected; `check` belongs before each commit."""
+    """Made when writer and reader are connected; `check` belongs before each commit.
 
-    def __init__(self, path: Path, writing: AsyncEngine, reading: AsyncEngine) -> None:
+    `in_thread` runs what blocks in the writer's thread.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        writing: Engine,
+        reading: AsyncEngine,
+        in_thread: Callable[[Callable[[], None]], Awaitable[None]],
+    ) -> None:
         self._path = path
-        self._engines = (writing, reading)
+        self._writing = writing
+        self._reading = reading
+        self._in_thread = in_thread
         self._database = _identity(path)
         self._log: _Identity | None = _identity(self._log_path)
 
@@ -45,26 +58,31 @@ class OpenFiles:
 
     async def _mend_log(self) -> None:
         """Bring what stands in the log that is still open into the database, and begin a new one."""
-        writing, _ = self._engines
-        async with writing.connect() as connection:
+        await self._in_thread(self._empty_log)
+        await self._reading.dispose()
+        await self._in_thread(self._begin_log)
+        async with self._reading.connect() as connection:
+            await connection.exec_driver_sql("SELECT count(*) FROM sqlite_master")
+        self._log = _identity(self._log_path)
+        log.warning("the store's log was removed under it; nothing is lost", store=str(self._path))
+
+    def _empty_log(self) -> None:
+        with self._writing.connect() as connection:
             # Below SQLAlchemy, which would begin a transaction, and a checkpoint cannot be in one.
-            driver = (await connection.get_raw_connection()).driver_connection
+            driver = connection.connection.driver_connection
             assert driver is not None
             # https://www.sqlite.org/pragma.html#pragma_wal_checkpoint: (busy, frames, frames now in the file)
-            async with driver.execute("PRAGMA wal_checkpoint(FULL)") as cursor:
-                busy, frames, done = await cursor.fetchone()
+            busy, frames, done = driver.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
         if busy or frames != done:
             raise StoreError(f"the log of {self._path} was removed, and is still in use", "it is tried again")
-        for engine in self._engines:
-            await engine.dispose()
+        self._writing.dispose()
+
+    def _begin_log(self) -> None:
         # Whatever lies there now is not what this server wrote, and SQLite would take it for its own.
         for suffix in ("-wal", "-shm"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
-        for engine in self._engines:
-            async with engine.connect() as connection:
-                await connection.exec_driver_sql("SELECT count(*) FROM sqlite_master")
-        self._log = _identity(self._log_path)
-        log.warning("the store's log was removed under it; nothing is lost", store=str(self._path))
+        with self._writing.connect() as connection:
+            connection.exec_driver_sql("SELECT count(*) FROM sqlite_master")
 
 
 def _identity(path: Path) -> _Identity | None:

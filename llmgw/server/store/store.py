@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -37,7 +37,7 @@ class Store(StoreInterface):
         kept: Kept,
         path: Path,
         lock: StateLock,
-        writing: AsyncEngine,
+        writing: Engine,
         reading: AsyncEngine,
         history_rows_kept: int,
     ) -> None:
@@ -46,8 +46,8 @@ class Store(StoreInterface):
         self._lock = lock
         self._writing = writing
         self._reading = reading
-        files = OpenFiles(path, writing, reading)
-        self._writer = Writer(writing, partial(explain, path=path), str(path), check=files.check)
+        self._writer = Writer(writing, partial(explain, path=path), str(path))
+        self._writer.check = OpenFiles(path, writing, reading, self._writer.in_thread).check
         self._writer.start()
 
     @classmethod
@@ -67,20 +67,21 @@ class Store(StoreInterface):
         """
         lock = StateLock(state)
         path = state / DATABASE_NAME
-        writing = reading = None
+        writing: Engine | None = None
+        reading: AsyncEngine | None = None
         try:
             await _in_a_thread(partial(migrate.prepare, path, now, migrations))
             writing, reading = writing_engine(path), reading_engine(path)
-            async with writing.begin() as connection:
-                kept = await connection.run_sync(reads.begin_epoch, now, llmgw.__version__)
+            kept = await _in_a_thread(partial(_begin_epoch, writing, now))
             # A reader that stays connected keeps the log and its index in place: when the writer reconnects
             # on a full disk there would be no room to make them anew, and even reading would fail.
             async with reading.connect() as connection:
                 await connection.run_sync(partial(reads.fact, key="version"))
         except BaseException as error:
-            for engine in (writing, reading):
-                if engine is not None:
-                    await engine.dispose()
+            if writing is not None:
+                writing.dispose()
+            if reading is not None:
+                await reading.dispose()
             lock.release()
             if isinstance(error, Exception):
                 raise explain(error, path) from error
@@ -120,15 +121,20 @@ class Store(StoreInterface):
             await self._writer.stop(timeout_s)
         finally:
             await self._reading.dispose()
-            await self._writing.dispose()
+            self._writing.dispose()
             self._lock.release()
 
 
-async def _in_a_thread(work: Callable[[], None]) -> None:
+def _begin_epoch(writing: Engine, now: float) -> Kept:
+    with writing.begin() as connection:
+        return reads.begin_epoch(connection, now, llmgw.__version__)
+
+
+async def _in_a_thread(work: Callable[[], T]) -> T:
     """Like asyncio.to_thread, but it does not leave the thread behind: the lock must outlive the work."""
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from llmgw.messages.findings import Finding
 from llmgw.server.store import writes
@@ -28,22 +29,24 @@ T = TypeVar("T")
 class Writer:
     """Commits writes in their order, in batches. All its methods belong to one event loop's thread.
 
-    `describe` turns an error into a sentence; `where` names the store in findings; `check` is awaited before
-    each commit, and what it raises fails it.
+    A batch is carried out in another thread, its own.
+
+    `describe` turns an error into a sentence; `where` names the store in findings.
     """
 
     def __init__(
         self,
-        engine: AsyncEngine,
+        engine: Engine,
         describe: Callable[[BaseException], StoreError],
         where: str,
         waiting_max: int = WAITING_MAX,
-        check: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._engine = engine
         self._describe = describe
         self._where = where
-        self._check = check
+        self.check: Callable[[], Awaitable[None]] | None = None
+        """Awaited before each commit; what it raises fails the commit."""
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store writer")
         self._queue = WriteQueue(waiting_max)
         self._in_flight: list[tuple[int, Write]] = []
         self._flushes: list[tuple[int, asyncio.Future[None]]] = []
@@ -59,6 +62,10 @@ class Writer:
     def start(self) -> None:
         """Begin to write."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="store writer")
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Have something that blocks done in the writer's thread, when its turn has come."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     @property
     def waiting(self) -> int:
@@ -143,6 +150,12 @@ class Writer:
 
     async def stop(self, timeout_s: float) -> None:
         """Write what waits and end. Raises StoreError when that takes more than `timeout_s` seconds."""
+        try:
+            await self._finish(timeout_s)
+        finally:
+            self._thread.shutdown(wait=False)
+
+    async def _finish(self, timeout_s: float) -> None:
         task = self._task
         if task is None or self._closing:
             return
@@ -223,17 +236,20 @@ class Writer:
                 self._after_commit(outcome)
 
     async def _store(self, batch: Sequence[Write]) -> list[_Outcome]:
-        if self._check is not None:
-            await self._check()
+        if self.check is not None:
+            await self.check()
+        return await self.in_thread(partial(self._store_now, batch))
+
+    def _store_now(self, batch: Sequence[Write]) -> list[_Outcome]:
         try:
-            async with self._engine.begin() as connection:
-                return await connection.run_sync(_apply, batch, False)
+            with self._engine.begin() as connection:
+                return _apply(connection, batch, careful=False)
         except Exception as error:
             if not _hopeless(error):
                 raise
         # One of them can never succeed: find it, and store the others.
-        async with self._engine.begin() as connection:
-            return await connection.run_sync(_apply, batch, True)
+        with self._engine.begin() as connection:
+            return _apply(connection, batch, careful=True)
 
     def _after_commit(self, outcomes: list[_Outcome]) -> None:
         if self._problem is not None:
@@ -277,7 +293,7 @@ class Writer:
         self._failures += 1
         # A connection that failed may be broken: the next attempt opens the file anew.
         try:
-            await self._engine.dispose()
+            await self.in_thread(self._engine.dispose)
         except Exception as failure:
             log.warning("store connection did not close", store=self._where, error=str(failure))
         try:
