@@ -18,9 +18,9 @@ from llmgw.messages.findings import Finding
 # Output is read from its beginning, so many bytes a heartbeat, until NCCL has spoken or this much was read.
 PIECES_PER_LOOK = 16
 READ_BYTES_MAX = 64 * 1024 * 1024
-# Loading and the first token of the smallest real model over two nodes move more than this; subnet managers and
-# heartbeats move less. In units of the counters, 4 bytes each (sysfs-class-infiniband: port_xmit_data).
-MOVED_WORDS_MIN = 4096
+# 1 MiB, in the counters' units of 4 bytes (sysfs-class-infiniband: port_xmit_data). Engines try a long batch
+# while they load, which moves tens of MiB a layer or a stage; what reads an idle port's counters moves less.
+MOVED_WORDS_MIN = 2**18
 _COUNTERS = ("port_xmit_data", "port_rcv_data")
 # Older adapters count in 32 bits and stop there.
 _STUCK = 2**32 - 1

@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from llmgw.agent.processes import uncovered
 from llmgw.agent.run_folder import NotReady, prepare, run_folder
 from llmgw.engines.base import LaunchPlan, PlanFile, ProcessPlan
 from llmgw.hardware.engine_user import Account, EngineUserError, find_account
@@ -139,6 +141,8 @@ def test_an_engine_runs_as_the_user_with_its_output_kept_by_the_agent(
             assert (await node.reach("stopped")).exit_code is not None
         finally:
             await supervisor.close()
+            for info in uncovered(supervisor.work_dir, []):
+                os.kill(info.pid, signal.SIGKILL)
 
     run(test)
 
