@@ -16,7 +16,8 @@ from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import EngineAdapter, LaunchContext, LaunchPlan
 from llmgw.engines.offers import program_problem
 from llmgw.hardware.engine_user import Account
-from llmgw.messages.agent import Gpu, Inventory, ShardSpec
+from llmgw.hardware.gids import choose_gid
+from llmgw.messages.agent import Gpu, Inventory, Port, ShardSpec
 
 
 class Refused(Exception):
@@ -110,12 +111,14 @@ class Admission:
             )
         leader = spec.rendezvous
         leads_many = spec.rank == 0 and spec.nodes > 1
+        adapters = await self._adapters(spec)
         context = LaunchContext(
             config=self._config,
             address=self._address,
             gpus=gpus,
             work_dir=str(run),
-            adapters=await self._adapters(spec),
+            adapters=adapters,
+            gid_indexes=_gid_indexes((await self._inventory.latest()).ports, adapters),
             mgmt_interface=self._mgmt_interface,
             http_port=record.http_port,
             rendezvous_host=leader.host if leader else self._address if leads_many else None,
@@ -186,3 +189,14 @@ class Admission:
 
 def _ports(records: Sequence[ShardRecord]) -> set[int]:
     return {port for record in records for port in record.ports}
+
+
+def _gid_indexes(ports: Sequence[Port], adapters: Sequence[str]) -> dict[str, int | None]:
+    """For each RoCE port among the adapters whose GID table is known: the entry to use, None where none will."""
+    indexes: dict[str, int | None] = {}
+    for port in ports:
+        name = f"{port.adapter}:{port.port}"
+        if name in adapters and port.link_layer == "Ethernet" and port.gids:
+            chosen = choose_gid(port.gids)
+            indexes[name] = chosen.index if chosen is not None else None
+    return indexes

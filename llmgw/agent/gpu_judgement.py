@@ -46,7 +46,7 @@ class Judgement:
 
 
 def tolerated_mib(gpu: Gpu) -> float | None:
-    """What others may hold of this GPU; None where its total is unknown (unified memory)."""
+    """What others may hold of this GPU; None where its total is unknown."""
     if gpu.memory_total_mib is None:
         return None
     return max(TOLERATED_MIB, gpu.memory_total_mib * TOLERATED_SHARE)
@@ -87,7 +87,7 @@ def why_occupied(gpu: Gpu, holders: GpuHolders, leftover: Leftover | None, ident
     listed = sum(one.used_mib or 0 for one in holders.processes)
     sizes_known = all(one.used_mib is not None for one in holders.processes)
     held = listed
-    if not sizes_known and gpu.memory_used_mib is not None:
+    if not sizes_known and gpu.memory_used_mib is not None and not gpu.unified_memory:
         # All of it is theirs: nothing of ours is on this GPU.
         held = max(listed, gpu.memory_used_mib)
     if holders.processes and held > limit:
@@ -123,7 +123,7 @@ def why_not_released(
 
 def is_known(gpu: Gpu, holders: GpuHolders) -> bool:
     """True when it can be told what is in use on this GPU."""
-    return gpu.memory_used_mib is not None or holders.complete
+    return holders.complete or (gpu.memory_used_mib is not None and not gpu.unified_memory)
 
 
 def name_holders(holders: GpuHolders, identify: Identify) -> str:
@@ -140,8 +140,14 @@ def name_holders(holders: GpuHolders, identify: Identify) -> str:
 
 
 def _unaccounted_mib(gpu: Gpu, holders: GpuHolders) -> int | None:
-    """Memory in use that no listed process has; None when that cannot be told."""
-    if gpu.memory_used_mib is None or any(one.used_mib is None for one in holders.processes):
+    """Memory in use that no listed process has; None when that cannot be told, as of memory that is the
+    machine's, of which programs that use no GPU hold most.
+    """
+    if (
+        gpu.unified_memory
+        or gpu.memory_used_mib is None
+        or any(one.used_mib is None for one in holders.processes)
+    ):
         return None
     return max(0, gpu.memory_used_mib - sum(one.used_mib or 0 for one in holders.processes))
 

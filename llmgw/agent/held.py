@@ -1,10 +1,13 @@
-"""A shard's record read for others: whether its engine lives, and how the server is told of it."""
+"""A shard's record read for others: whether its engine lives, how the server is told of it, and its warnings."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from llmgw.agent.processes import ProcessIdentity, is_alive
 from llmgw.agent.spec_store import ShardRecord
 from llmgw.messages.agent import HeldShard, Progress
+from llmgw.messages.findings import Finding
 
 
 def engine_lives(record: ShardRecord) -> bool:
@@ -32,3 +35,22 @@ def held_shard(record: ShardRecord, now_boot_s: float, progress: Progress | None
         phase_age_s=max(0.0, now_boot_s - record.phase_since_boot_s),
         progress=progress,
     )
+
+
+def warning_findings(records: Iterable[ShardRecord], node_id: str) -> list[Finding]:
+    """What was said about how live shards run, as findings on their node; once for all shards of a profile."""
+    said: dict[tuple[str, str, str], list[str]] = {}
+    for record in records:
+        for warning in record.warnings:
+            said.setdefault((record.spec.model, record.spec.profile, warning), []).append(record.spec.replica_id)
+    return [
+        Finding(
+            check="profile-warning",
+            severity="warning",
+            where=f"{node_id} {model}/{profile}",
+            what=warning,
+            why=f"It holds for {', '.join(sorted(set(replicas)))}",
+            remedy=f"correct the profile {profile!r} of {model} in the catalog",
+        )
+        for (model, profile, warning), replicas in said.items()
+    ]

@@ -12,7 +12,7 @@ import socket
 import ssl
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,10 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from llmgw.agent.certificates import CertificateError, CertificateKeeper
 from llmgw.agent.conversation import Life, SystemClock
+from llmgw.agent.examining import SlowFindings
+from llmgw.agent.fabric_proof import FabricProof, data_counters
 from llmgw.agent.gpu_memory import GpuMemory
+from llmgw.agent.held import warning_findings
 from llmgw.agent.help_answers import HelpAnswers
 from llmgw.agent.https import HttpsTransport
 from llmgw.agent.inventory import InventoryReader
@@ -47,8 +50,10 @@ class AgentError(SentenceError):
     """The agent cannot start; the message is a sentence."""
 
 
-def run_agent(config: AgentConfig) -> None:
-    """Run this node's agent until SIGTERM or SIGINT. Raises SentenceError when it cannot start."""
+def run_agent(config: AgentConfig, examine: Callable[[], list[Finding]] = list) -> None:
+    """Run this node's agent until SIGTERM or SIGINT. `examine` looks at this node now and then (it may block),
+    and what it finds rides to the server. Raises SentenceError when it cannot start.
+    """
     lock = lock_work_dir(config.supervisor.work_dir)
     claim = claim_node(config.node_id, config.server, os.geteuid())
     try:
@@ -57,7 +62,7 @@ def run_agent(config: AgentConfig) -> None:
                 f"an agent of {config.node_id} (pid {claim}) runs here with another work dir; stop it, "
                 "and start this one with the same supervisor.work_dir, where its engines are described"
             )
-        asyncio.run(_run(config))
+        asyncio.run(_run(config, examine))
     finally:
         if isinstance(claim, socket.socket):
             claim.close()
@@ -102,12 +107,13 @@ def _of_node(config: AgentConfig, findings: Sequence[Finding]) -> list[Finding]:
     return [msgspec.structs.replace(finding, where=f"{config.node_id} {finding.where}") for finding in findings]
 
 
-async def _run(config: AgentConfig) -> None:
+async def _run(config: AgentConfig, examine: Callable[[], list[Finding]]) -> None:
     # Here and not above, so that the parts can be tested without each other.
     from llmgw.engines import registry
     from llmgw.hardware.gpus import read_gpus
     from llmgw.hardware.interfaces import AddressError, choose_address, interface_of
-    from llmgw.hardware.inventory import read_inventory
+    from llmgw.hardware.inventory import NodeReader
+    from llmgw.hardware.ports import read_ports
     from llmgw.pki.errors import PkiError
     from llmgw.pki.files import belongs_to, install_pair
     from llmgw.pki.renewal import make_csr, renew_after
@@ -162,15 +168,21 @@ async def _run(config: AgentConfig) -> None:
 
     gpu_memory = GpuMemory(lambda: read_gpus(config.discovery), work_dir=real_work_dir(config))
 
+    reader = NodeReader(config)
+    slow_findings = SlowFindings(examine)
+
     def read() -> Inventory:
         claims = gpu_memory.claims()
-        found = read_inventory(config)
+        found = reader.read()
         judgement = gpu_memory.judge(found.gpus, found.processes, claims)
         engines = engine_offers(registry.offered(config), registry.missing(config), config)
         if refusal is not None:
             engines = [msgspec.structs.replace(offer, problem=refusal) for offer in engines]
         findings = [*_of_node(config, judgement.findings), *found.findings]
         findings += own_certificate_findings(config, time.time())
+        live = supervisor.live_records()
+        findings += proof.look(live, found.ports, found.fabrics) + warning_findings(live, config.node_id)
+        findings += slow_findings.latest()
         return Inventory(
             gpus=judgement.gpus,
             ports=found.ports,
@@ -192,7 +204,9 @@ async def _run(config: AgentConfig) -> None:
         account=account,
         scopes=scopes,
         refusal=refusal,
+        carried=lambda: data_counters(read_ports(Path(config.discovery.ib_root))),
     )
+    proof = FabricProof(node_id=config.node_id, read_log=supervisor.read_output)
     randomness = random.SystemRandom()
     conversation = AgentLoop(
         node_id=config.node_id,

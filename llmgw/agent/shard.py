@@ -20,7 +20,7 @@ from llmgw.agent.children import Child, spawn
 from llmgw.agent.ending import end_processes
 from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.held import held_shard
-from llmgw.agent.logs import LogError, log_path, read_tail, rotate
+from llmgw.agent.logs import LogError, log_path, read_tail
 from llmgw.agent.processes import (
     Exit,
     ExitWatch,
@@ -31,6 +31,7 @@ from llmgw.agent.processes import (
     listens_for_another,
 )
 from llmgw.agent.readiness import wait_for_answers
+from llmgw.agent.rotation import LogKeeper, shrink_all
 from llmgw.agent.run_folder import NotReady, prepare, run_folder
 from llmgw.agent.scopes import Scopes
 from llmgw.agent.spec_store import SavedProcess, ShardRecord, SpecStore
@@ -43,13 +44,17 @@ log = structlog.get_logger("agent")
 
 # A worker serves nothing; one that dies of a wrong flag does so at once, and is not called ready before.
 WORKER_SETTLES_S = 1.0
-LOG_CHECK_S = 5.0
+LOG_CHECK_S = 1.0
 RENDEZVOUS_LOOK_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardHost:
-    """What every shard of a node shares. `now_boot_s` is CLOCK_BOOTTIME; `changed` is told of transitions."""
+    """What every shard of a node shares.
+
+    `carried` reads the data counters of the node's adapters (blocking), `now_boot_s` is CLOCK_BOOTTIME, `changed`
+    is told of transitions.
+    """
 
     address: str
     work_dir: str
@@ -60,6 +65,7 @@ class ShardHost:
     gpu_memory: GpuMemory
     account: Account | None
     scopes: Scopes | None
+    carried: Callable[[], dict[str, int]]
     now_boot_s: Callable[[], float]
     changed: Callable[[Shard], None]
 
@@ -190,7 +196,9 @@ class Shard:
             await asyncio.to_thread(prepare, self.folder, plan, self._host.account)
         except NotReady as exc:
             return Failure(str(exc))
+        several = self.record.spec.nodes > 1
         await self._change(
+            carried_before=await asyncio.to_thread(self._host.carried) if several else {},
             started_boot_s=self._host.now_boot_s(),
             gpu_used_before_mib=used_before,
             load=plan.load,
@@ -389,6 +397,7 @@ class Shard:
     async def _finish(self, phase: ShardPhase, reason: str | None, held: dict[str, str], **changes: Any) -> None:
         for child in self._children.values():
             await asyncio.to_thread(child.reap)
+        await asyncio.to_thread(shrink_all, self.folder)
         self._progress = None
         if held:
             left = "its processes have ended and memory is still in use: " + "; ".join(held.values())
@@ -432,13 +441,10 @@ class Shard:
         self._transition("stopping", reason=reason)
 
     async def _keep_logs_small(self) -> None:
+        keeper = LogKeeper(self.folder)
         while True:
             await asyncio.sleep(LOG_CHECK_S)
-            for path in list(self.folder.glob("*.log")):
-                try:
-                    await asyncio.to_thread(rotate, path)
-                except OSError as exc:
-                    log.warning("output cannot be rotated", path=str(path), error=exc.strerror)
+            await asyncio.to_thread(keeper.tend)
 
     # The record.
 

@@ -55,8 +55,12 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
     readiness: HttpCheck | None = None
     gpu_used_before_mib: dict[str, int] = {}
     """Memory in use on the shard's GPUs just before its processes were started, by UUID, where it was known."""
+    carried_before: dict[str, int] = {}
+    """Data counters of the node's adapters just before its processes were started, for a shard of several."""
     unreleased: list[str] = []
     """GPUs whose memory was still in use when the shard's end was reported."""
+    warnings: list[str] = []
+    """Sentences about how it runs, such as an argument of its profile that contradicts the agent's."""
     forgotten: bool = False
     serial: int = 0
     """Counts the changes of this record in memory, so that an older one never overwrites a newer on disk."""

@@ -19,8 +19,8 @@ from llmgw.agent.admission import Admission, InventorySource, Refused
 from llmgw.agent.ending import end_processes
 from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.held import engine_lives, held_shard
-from llmgw.agent.logs import LogError, read_piece
-from llmgw.agent.processes import ProcessInfo, boot_id, uncovered
+from llmgw.agent.logs import LogError, LogPiece, read_piece
+from llmgw.agent.processes import ProcessIdentity, ProcessInfo, boot_id, is_alive, uncovered
 from llmgw.agent.run_folder import run_folder
 from llmgw.agent.scopes import Scopes
 from llmgw.agent.shard import Shard, ShardHost
@@ -35,6 +35,7 @@ log = structlog.get_logger("agent")
 ENDED_KEPT_MAX = 50
 # Beside the ended ones, a registration holds at most 256 shards.
 LIVE_MAX = SHARDS_PER_NODE_MAX - ENDED_KEPT_MAX
+WARNINGS_MAX = 16
 ORPHANS_TERM_S = 2.0
 ORPHANS_WAIT_S = 15.0
 # The version of an answer for a shard that this agent has never seen: it comes after all that were ever said.
@@ -67,11 +68,13 @@ class Supervisor:
         account: Account | None = None,
         scopes: Scopes | None = None,
         refusal: str | None = None,
+        carried: Callable[[], dict[str, int]] = dict,
     ) -> None:
         """`adapter` gives an engine's adapter by its name and raises ValueError with a sentence.
 
         Engines run as `account` (None: as this process's user) and in `scopes` where there are any. `refusal` is
-        a sentence that says why nothing may be started at all; what runs is kept all the same.
+        a sentence that says why nothing may be started at all; what runs is kept all the same. `carried` reads
+        the data counters of the node's adapters.
         """
         self.work_dir = real_work_dir(config)
         self._store = SpecStore(Path(self.work_dir) / "shards")
@@ -97,6 +100,7 @@ class Supervisor:
             gpu_memory=gpu_memory,
             account=account,
             scopes=scopes,
+            carried=carried,
             now_boot_s=now_boot_s,
             changed=self._changed,
         )
@@ -107,7 +111,7 @@ class Supervisor:
         self._behind: set[asyncio.Future[None]] = set()
         self._gpu_memory = gpu_memory
         self._scopes = scopes
-        gpu_memory.attend(self._live_records)
+        gpu_memory.attend(self.live_records)
 
     def listen(self, listener: Callable[[str], None]) -> None:
         """Have `listener` told of every transition, by shard id."""
@@ -176,7 +180,8 @@ class Supervisor:
                 read_piece, folder, stream, offset=offset, lines=lines, secret=record.api_key
             )
         except LogError as exc:
-            return LogChunk(request_id=request_id, shard_id=shard_id, error=str(exc))
+            error = self._removed_log(shard_id, stream) or str(exc)
+            return LogChunk(request_id=request_id, shard_id=shard_id, error=error)
         return LogChunk(
             request_id=request_id,
             shard_id=shard_id,
@@ -185,9 +190,29 @@ class Supervisor:
             text=piece.text,
         )
 
+    def _removed_log(self, shard_id: str, stream: str) -> str | None:
+        """A sentence when the process that writes this stream runs, and its file is gone."""
+        shard = self._shards.get(shard_id)
+        for process in shard.record.processes if shard is not None else []:
+            if process.name == stream and is_alive(ProcessIdentity(process.pid, process.start_ticks)):
+                return (
+                    f"somebody removed the file that {stream} writes to, and what it said is lost; what it says "
+                    f"now can be read on the node at /proc/{process.pid}/fd/1 until it ends"
+                )
+        return None
+
+    def live_records(self) -> list[ShardRecord]:
+        """The live shards as they stand. From any thread."""
+        # A copy first: another thread may ask while a shard begins or ends.
+        return [record for shard in list(self._shards.values()) if (record := shard.record).live]
+
+    def read_output(self, shard_id: str, offset: int) -> LogPiece:
+        """The next piece of what a shard's engine wrote. Blocking, from any thread. Raises LogError."""
+        return read_piece(self._store.folder(shard_id), "engine", offset=offset, lines=0)
+
     def ports_held(self) -> set[int]:
         """Ports of live shards, in use already or not yet. From any thread."""
-        return {port for record in self._live_records() for port in record.ports}
+        return {port for record in self.live_records() for port in record.ports}
 
     async def close(self) -> None:
         """Let go of everything and leave all processes running, for the next agent to adopt."""
@@ -230,10 +255,11 @@ class Supervisor:
             raise Refused(f"this node holds {len(self._shards)} shards already, which is the most it keeps")
         if not is_shard_id(record.spec.shard_id):
             raise Refused(f"{record.spec.shard_id!r} is not a shard id that can name a folder")
-        live = self._live_records()
+        live = self.live_records()
         record = await self._admission.equip(record, live, list(self._ended.values()))
         folder = self._store.folder(record.spec.shard_id)
         plan = await self._admission.plan(record, live, run_folder(folder))
+        record = msgspec.structs.replace(record, warnings=plan.warnings[:WARNINGS_MAX])
         try:
             await asyncio.to_thread(self._store.save, record)
         except OSError as exc:
@@ -295,7 +321,7 @@ class Supervisor:
         elif engine_lives(record):
             pass
         elif record.phase == "waiting" and not record.processes:
-            live = self._live_records()
+            live = self.live_records()
             try:
                 plan = await self._admission.plan(
                     record, live, run_folder(self._store.folder(record.spec.shard_id))
@@ -312,10 +338,6 @@ class Supervisor:
             )
         log.info("shard adopted", shard=record.spec.shard_id, phase=record.phase, reason=failure)
         self._begin(record, plan)
-
-    def _live_records(self) -> list[ShardRecord]:
-        # A copy first: another thread may ask while a shard begins or ends.
-        return [record for shard in list(self._shards.values()) if (record := shard.record).live]
 
     def _begin(self, record: ShardRecord, plan: LaunchPlan | None) -> None:
         shard = Shard(record, self._host, plan)

@@ -33,5 +33,8 @@ def agent(
     set_up_logs(os.environ)
 
     from llmgw.agent.main import run_agent
+    from llmgw.doctor.check import Node
+    from llmgw.doctor.checks import BESIDE_AGENT
+    from llmgw.doctor.examine import run
 
-    run_agent(loaded)
+    run_agent(loaded, lambda: run(BESIDE_AGENT, Node(loaded)))

@@ -12,6 +12,7 @@ from llmgw.cli.agent import DEFAULT_PATHS
 from llmgw.cli.output import Output, OutputOption, print_json
 
 if TYPE_CHECKING:
+    from llmgw.config.agent import AgentConfig
     from llmgw.doctor.examine import Examination
 
 EXIT_WARNINGS = 1
@@ -23,19 +24,37 @@ def doctor(
         Path | None,
         typer.Option("--config", "-c", metavar="FILE", help="Default: ./agent.yaml, else /etc/llmgw/agent.yaml."),
     ] = None,
+    nvidia_smi: Annotated[
+        str | None,
+        typer.Option("--nvidia-smi", metavar="PROG", help="Ask this program about GPUs, not what is configured."),
+    ] = None,
+    ib_root: Annotated[
+        Path | None,
+        typer.Option("--ib-root", metavar="DIR", help="Look for adapters here, not where is configured."),
+    ] = None,
     output: OutputOption = Output.table,
 ) -> None:
     """Check this node: configuration, certificate, GPUs, fabrics, engines, ports, disk, server, clock.
 
-    Changes nothing and needs no running agent; run it as the agent's user. Exit 0: nothing found, 1: warnings,
-    2: errors.
+    Changes nothing and needs no running agent; run it as the agent's user. Without any agent.yaml, --nvidia-smi
+    and --ib-root check the hardware alone. Exit 0: nothing found, 1: warnings, 2: errors.
     """
     from llmgw.config.load import load_agent_config
     from llmgw.doctor.checks import CHECKS
-    from llmgw.doctor.examine import examine
+    from llmgw.doctor.examine import examine, examine_hardware
 
     path = config or next((path for path in DEFAULT_PATHS if path.exists()), None)
-    found = examine(lambda: load_agent_config(path, os.environ), CHECKS)
+    discovery = {"nvidia_smi": nvidia_smi, "ib_root": str(ib_root.absolute()) if ib_root is not None else None}
+    named = {key: value for key, value in discovery.items() if value is not None}
+
+    def load() -> AgentConfig:
+        loaded = load_agent_config(path, os.environ)
+        return loaded.model_copy(update={"discovery": loaded.discovery.model_copy(update=named)})
+
+    if path is None and named and not any(name.startswith("LLMGW_AGENT__") for name in os.environ):
+        found = examine_hardware(named)
+    else:
+        found = examine(load, CHECKS)
     if output is Output.json:
         print_json(found)
     else:

@@ -25,6 +25,8 @@ class State(StrEnum):
 
     down = "down"
     init = "init"
+    slow = "slow"
+    unaddressed = "unaddressed"
     active = "active"
 
 
@@ -35,6 +37,26 @@ class Health(StrEnum):
     reset = "reset"
     ecc = "ecc"
     lost = "lost"
+    xid = "xid"
+    unlinked = "unlinked"
+
+
+class NvLink(StrEnum):
+    """How GPUs are joined."""
+
+    switch = "switch"
+    pairs = "pairs"
+    none = "none"
+
+
+class Machine(StrEnum):
+    """What programs need to use adapters."""
+
+    ok = "ok"
+    memlock = "memlock"
+    files = "files"
+    no_devices = "no-devices"
+    no_gpudirect = "no-gpudirect"
 
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of one simulated node.")]
@@ -55,6 +77,10 @@ def hardware(
         str | None, typer.Option(help="Node id: UUIDs and GUIDs are made from it. Default: this host's name.")
     ] = None,
     sm_lid: Annotated[int, typer.Option(help="LID of the subnet manager.")] = 1,
+    nvlink: Annotated[NvLink, typer.Option(help="How the GPUs are joined.")] = NvLink.switch,
+    unified_memory: Annotated[
+        bool, typer.Option("--unified-memory", help="GPUs without memory of their own, as on a GB10.")
+    ] = False,
 ) -> None:
     """Write an nvidia-smi program and a sysfs-shaped tree that an agent cannot tell from a node."""
     from llmgw.sim.hardware import write_hardware
@@ -69,6 +95,8 @@ def hardware(
         link_layer=link_layer.value,
         node=node,
         sm_lid=sm_lid,
+        nvlink=nvlink.value,
+        unified_memory=unified_memory,
     )
     typer.echo(f"# {gpus} GPUs and {adapters} adapters. In agent.yaml:")
     typer.echo(f"discovery:\n  nvidia_smi: {made.nvidia_smi}\n  ib_root: {made.ib_root}")
@@ -79,7 +107,11 @@ def port(
     directory: Directory,
     adapter: Annotated[str, typer.Argument(metavar="ADAPTER", help="For example mlx5_0.")],
     state: Annotated[
-        State, typer.Argument(metavar="down|init|active", help="No cable, no subnet manager, or working.")
+        State,
+        typer.Argument(
+            metavar="down|init|slow|unaddressed|active",
+            help="No cable, no subnet manager, one lane of four, RoCE without an address, or working.",
+        ),
     ],
     number: Annotated[int, typer.Option("--port", help="The adapter's port.")] = 1,
 ) -> None:
@@ -96,7 +128,10 @@ def gpu(
     index: Annotated[int, typer.Argument(metavar="INDEX", help="The GPU's index.")],
     state: Annotated[
         Health,
-        typer.Argument(metavar="ok|reset|ecc|lost", help="Whole, needs a reset, memory error, or off the bus."),
+        typer.Argument(
+            metavar="ok|reset|ecc|lost|xid|unlinked",
+            help="Whole, needs a reset, memory error, off the bus, fatal error in the kernel log, NVLinks gone.",
+        ),
     ],
 ) -> None:
     """Break a GPU as real ones break, or mend it, while agents look."""
@@ -104,6 +139,24 @@ def gpu(
 
     set_gpu(directory, index, state.value)
     typer.echo(f"GPU {index} is {state.value}")
+
+
+@app.command()
+def machine(
+    directory: Directory,
+    state: Annotated[
+        Machine,
+        typer.Argument(
+            metavar="ok|memlock|files|no-devices|no-gpudirect",
+            help="Whole, no memory to lock, few files to open, no /dev/infiniband, no peer memory.",
+        ),
+    ],
+) -> None:
+    """Take away what programs need to use adapters, or give it back."""
+    from llmgw.sim.hardware import set_machine
+
+    set_machine(directory, state.value)
+    typer.echo(f"the machine is {state.value}")
 
 
 @app.command("power-off")

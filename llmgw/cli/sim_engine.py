@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
+
+if TYPE_CHECKING:
+    from llmgw.sim.engine_nccl import NcclLog
 
 _SPEEDS = "Speeds"
 _REPLICA = "Replicas of several nodes"
@@ -47,6 +50,9 @@ def engine(
     rendezvous_timeout_s: Annotated[
         float, typer.Option(min=0.01, rich_help_panel=_REPLICA, help="How long all may take to join.")
     ] = 120.0,
+    nccl_log: Annotated[
+        str, typer.Option(rich_help_panel=_REPLICA, help="Network that it says it uses: ib, socket or none.")
+    ] = "ib",
     fail_load: Annotated[
         bool, typer.Option("--fail-load", rich_help_panel=_FAULTS, help="Run out of memory after --load-s.")
     ] = False,
@@ -113,6 +119,7 @@ def engine(
         rendezvous_port=rendezvous_port,
         rendezvous_timeout_s=rendezvous_timeout_s,
         load_s=load_s,
+        nccl_log=cast("NcclLog", nccl_log),
         fail_load=fail_load,
         answer_tokens=answer_tokens,
         max_model_len=max_model_len,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
 import msgspec
 
-from llmgw.config.agent import AgentConfig
+from llmgw.config.agent import AgentConfig, Discovery
 from llmgw.config.errors import ConfigError
+from llmgw.doctor.bare import bare_config
 from llmgw.doctor.check import Check, Node
+from llmgw.doctor.checks import HARDWARE
 from llmgw.messages.findings import Finding, Severity
 
 CONFIGURATION = "configuration"
@@ -42,14 +44,24 @@ def examine(
         node = Node(load(), now)
     except ConfigError as error:
         return Examination(findings=_mistakes(error), checks=[CONFIGURATION])
+    return Examination(findings=run(checks, node), checks=[CONFIGURATION, *(check.name for check in checks)])
+
+
+def examine_hardware(discovery: Mapping[str, str]) -> Examination:
+    """Check the hardware alone, of a node without any configuration. `discovery` has keys of agent.yaml."""
+    node = Node(bare_config(Discovery.model_validate(dict(discovery))))
+    return Examination(findings=run([HARDWARE], node), checks=[HARDWARE.name])
+
+
+def run(checks: Sequence[Check], node: Node) -> list[Finding]:
+    """What the checks find on a node, the worst first."""
     started = time.monotonic()
     running = [(check, _start(check, node)) for check in checks]
     findings: list[Finding] = []
     for check, future in running:
         left_s = max(0.0, started + check.limit_s - time.monotonic())
         findings += _outcome(check, future, left_s, node)
-    findings.sort(key=lambda finding: _ORDER[finding.severity])
-    return Examination(findings=findings, checks=[CONFIGURATION, *(check.name for check in checks)])
+    return sorted(findings, key=lambda finding: _ORDER[finding.severity])
 
 
 def _start(check: Check, node: Node) -> Future[list[Finding]]:

@@ -41,6 +41,11 @@ def check_server(node: Node) -> list[Finding]:
     return [*_refusal(node, answer), *_clock(node, answer, between)]
 
 
+def check_clock(node: Node) -> list[Finding]:
+    """The clock alone: an agent knows better than a look every few minutes whether its server is there."""
+    return [finding for finding in check_server(node) if finding.check == "clock"]
+
+
 def _refusal(node: Node, answer: httpx.Response) -> list[Finding]:
     """What the server says to a poll without a session is 400; 403 is about who asks."""
     where = f"server {node.config.server}"

@@ -18,10 +18,9 @@ class LaunchContext:
 
     `address` is the node's management address (engines listen there and nowhere else), `gpus` are the shard's
     GPUs in the spec's order, `adapters` the usable ports of the shard's fabric as `mlx5_0:1`, `work_dir` the
-    folder that the shard's processes run in and that the plan's files lie in. `nearest` says which adapters are
-    near a GPU (UUID → adapters such as `mlx5_0`, nearest first; a GPU that is missing: not known), `gid_indexes`
-    which entry of its GID table each RoCE port among `adapters` should use (None: it has none that others reach);
-    InfiniBand ports are not in it. `http_port` is set on rank 0. `rendezvous_host`/`rendezvous_port` are where
+    folder that the shard's processes run in and that the plan's files lie in. `gid_indexes` says which entry of
+    its GID table each RoCE port among `adapters` should use (None: it has none that others reach); those of
+    InfiniBand are not in it. `http_port` is set on rank 0. `rendezvous_host`/`rendezvous_port` are where
     the leader waits for workers: on rank 0 its own, on workers the leader's; None on replicas of one node.
     `extra_ports` are the free ports of the range that `EngineAdapter.extra_ports` asked for. `model_path` is
     where the agent put a source that it fetched (None: the source is the engine's to find). `api_key` is the key
@@ -34,7 +33,6 @@ class LaunchContext:
     gpus: list[Gpu]
     work_dir: str
     adapters: list[str] = field(default_factory=list)
-    nearest: dict[str, list[str]] = field(default_factory=dict)
     gid_indexes: dict[str, int | None] = field(default_factory=dict)
     mgmt_interface: str | None = None
     http_port: int | None = None

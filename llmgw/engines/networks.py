@@ -59,7 +59,7 @@ def network_env(spec: ShardSpec, context: LaunchContext) -> tuple[dict[str, str]
         return env, warnings
     adapters = _narrowed(spec.env.get("NCCL_IB_HCA"), context.adapters)
     if adapters:
-        adapters = nearest_first(adapters, context.gpus, context.nearest)
+        adapters = nearest_first(adapters, context.gpus)
         env["NCCL_IB_HCA"] = "=" + ",".join(adapters)
         index, warning = _gid_index_of_all(adapters, context.gid_indexes)
         if index is not None:
@@ -100,15 +100,13 @@ def network_problems(spec: ShardSpec, context: LaunchContext) -> list[str]:
     return sentences
 
 
-def nearest_first(
-    adapters: Sequence[str], gpus: Sequence[Gpu], nearest: Mapping[str, Sequence[str]]
-) -> list[str]:
+def nearest_first(adapters: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
     """`adapters` (`mlx5_0:1`) in the order of their nearness to these GPUs; those that nobody ranks come last.
 
     Each GPU's nearest come before any GPU's second: with one adapter a GPU, every one of them is in front.
     """
     ranked: list[str] = []
-    lists = [nearest.get(gpu.uuid, ()) for gpu in gpus]
+    lists = [gpu.nearest_adapters or [] for gpu in gpus]
     for place in range(max(map(len, lists), default=0)):
         for names in lists:
             if place < len(names):

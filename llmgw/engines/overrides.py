@@ -98,16 +98,26 @@ def size_problems(args: Sequence[str], sizes: Collection[str], reading: Reading,
 
 
 def spelling_problems(args: Sequence[str], reading: Reading, engine: str) -> list[str]:
-    """Sentences for spellings that the engine does not take at all, and would end on after seconds of loading."""
+    """Sentences for spellings that the engine does not take at all, and would end on after seconds of loading.
+
+    No value is repeated: it may be a secret.
+    """
     sentences = []
     for arg in args:
-        name, equals, value = arg.partition("=")
-        if flag_of(arg) is None or not name.startswith("--"):
+        name, equals, _ = arg.partition("=")
+        if flag_of(arg) is None:
             continue
-        if equals and not reading.equals:
+        if len(name.split()) > 1:
             sentences.append(
-                f"args has {name}=…, and {engine} takes no --flag=value; write it as two arguments, "
-                f"{name} and {value}"
+                f"args has {name.split()[0]} and what follows it as one argument, which {engine} takes for one "
+                "name; write each as an argument of its own"
+            )
+        elif not name.startswith("--"):
+            continue
+        elif equals and not reading.equals:
+            sentences.append(
+                f"args has {name}=…, and {engine} takes no --flag=value; write {name} and its value as two "
+                "arguments"
             )
         elif "_" in name and not reading.underscores:
             sentences.append(

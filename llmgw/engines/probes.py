@@ -6,6 +6,7 @@ A 200 from `/health` proves nothing: engines say it with a dead core, and before
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import replace
 
 from llmgw.engines.base import HttpCheck
@@ -19,7 +20,13 @@ _PATHS = {
     "embedding": "/v1/embeddings",
     "rerank": "/v1/rerank",
     "score": "/v1/score",
+    "transcription": "/v1/audio/transcriptions",
 }
+
+# Half a second of nothing, at the rate that speech models work with.
+_SAMPLES_PER_S = 16_000
+_SILENCE_SAMPLES = 8_000
+_BOUNDARY = "llmgw-one-token"
 
 TASKS_PROBED = frozenset(_PATHS)
 """Tasks for which `one_token_check` knows a request."""
@@ -43,6 +50,14 @@ def one_token_check(task: str, model: str) -> HttpCheck:
         body = {"query": "Hi", "documents": ["Hi"]}
     elif task == "score":
         body = {"text_1": "Hi", "text_2": "Hi"}
+    elif task == "transcription":
+        return HttpCheck(
+            method="POST",
+            path=_PATHS[task],
+            body=_form(model, _silence()),
+            headers={"content-type": f"multipart/form-data; boundary={_BOUNDARY}"},
+            timeout_s=PROBE_TIMEOUT_S,
+        )
     else:
         raise ValueError(f"no one-token request is known for the task {task!r}")
     return HttpCheck(
@@ -52,6 +67,20 @@ def one_token_check(task: str, model: str) -> HttpCheck:
         headers={"content-type": "application/json"},
         timeout_s=PROBE_TIMEOUT_S,
     )
+
+
+def _silence() -> bytes:
+    """A WAV file of 16-bit mono PCM: RIFF, `fmt ` and `data` (soundfile.sapp.org/doc/WaveFormat)."""
+    data = bytes(2 * _SILENCE_SAMPLES)
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, _SAMPLES_PER_S, 2 * _SAMPLES_PER_S, 2, 16)
+    head = struct.pack("<4sI4s", b"RIFF", 4 + len(form) + 8 + len(data), b"WAVE")
+    return head + form + struct.pack("<4sI", b"data", len(data)) + data
+
+
+def _form(model: str, audio: bytes) -> bytes:
+    part = f'--{_BOUNDARY}\r\ncontent-disposition: form-data; name="model"\r\n\r\n{model}\r\n'
+    part += f'--{_BOUNDARY}\r\ncontent-disposition: form-data; name="file"; filename="silence.wav"\r\n'
+    return f"{part}content-type: audio/wav\r\n\r\n".encode() + audio + f"\r\n--{_BOUNDARY}--\r\n".encode()
 
 
 def with_key(check: HttpCheck, key: str | None) -> HttpCheck:

@@ -43,6 +43,7 @@ from llmgw.messages.agent import ShardSpec
 _RUNNERS = {
     "chat": "generate",
     "completion": "generate",
+    "transcription": "generate",
     "embedding": "pooling",
     "rerank": "pooling",
     "score": "pooling",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from llmgw.config.catalog import Profile
+from llmgw.fleet.gpu_choice import choose_gpus
 from llmgw.fleet.model import Fleet, Node, NodeState, ReplicaState, Seat
 
 
@@ -338,7 +339,10 @@ def _choose(feasible: list[Node], wanted: Wanted, room: Room) -> Chosen | None:
         return None
     nodes, fabric = found
     return Chosen(
-        tuple(Seat(node.node_id, tuple(room.free(node)[: profile.gpus_per_node])) for node in nodes), fabric
+        tuple(
+            Seat(node.node_id, choose_gpus(node.gpus, room.free(node), profile.gpus_per_node)) for node in nodes
+        ),
+        fabric,
     )
 
 

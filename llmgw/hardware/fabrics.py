@@ -93,6 +93,60 @@ def why_port_unusable(port: Port) -> PortProblem | None:
     )
 
 
+def judge_ports(ports: list[Port]) -> list[tuple[Port, PortProblem | None]]:
+    """Each port of a node without a declaration, and what keeps it from carrying the node's fabric.
+
+    Where InfiniBand works, an Ethernet port belongs to another network (storage, management, a bond of both).
+    """
+    infiniband = any(port.link_layer == "InfiniBand" and why_port_unusable(port) is None for port in ports)
+    judged: list[tuple[Port, PortProblem | None]] = []
+    for port in ports:
+        problem = why_port_unusable(port)
+        if problem is None and infiniband and port.link_layer == "Ethernet":
+            problem = PortProblem(
+                check="fabric-mixed",
+                what=f"{port.adapter} port {port.port} is an Ethernet port beside InfiniBand ports",
+                remedy="leave it out of their fabric's hcas; for RoCE declare a fabric of its own",
+            )
+        judged.append((port, problem))
+    return judged
+
+
+def port_doubts(ports: list[Port]) -> list[str]:
+    """What is wrong with ports that work, in sentences: single lanes, counters at their end."""
+    doubts = [
+        f"{port.adapter} port {port.port} runs on one lane of four ({port.rate_text}): reseat its cable"
+        for port in ports
+        if on_one_lane(port)
+    ]
+    for port in ports:
+        ended = [
+            name
+            for name, value in port.counters.items()
+            if value is not None and value == _COUNTER_ENDS.get(name)
+        ]
+        if ended:
+            doubts.append(
+                f"{port.adapter} port {port.port} has counters at their end, which count no further: "
+                + ", ".join(f"{name} {port.counters[name]} or more" for name in ended)
+            )
+    return doubts
+
+
+def on_one_lane(port: Port) -> bool:
+    """True for a link that came up on one of its four lanes; split cables have two (InfiniBand spec 2)."""
+    return why_port_unusable(port) is None and "(1X " in (port.rate_text or "")
+
+
+# Of 8 and 16 bits (PortCounters, InfiniBand spec 1, 16.1.3); the kernel adds no more to one that is full.
+_COUNTER_ENDS = {
+    "link_downed": 255,
+    "link_error_recovery": 255,
+    "symbol_error": 65535,
+    "port_rcv_errors": 65535,
+}
+
+
 def _offer(declaration: FabricDeclaration, ports: list[Port]) -> tuple[FabricOffer, list[Finding]]:
     chosen: list[Port] = []
     problems: list[tuple[str, PortProblem]] = []
@@ -190,6 +244,17 @@ def _slow_links(declaration: FabricDeclaration, chosen: list[Port]) -> list[Find
         )
         for port in chosen
         if port.rate_gbps is not None and expected is not None and port.rate_gbps < expected
+    ] + [
+        Finding(
+            check="fabric-slow",
+            severity="warning",
+            where=f"{declaration.name} {port.adapter}",
+            what=f"{port.adapter} port {port.port} runs on one lane of four ({port.rate_text})",
+            why=f"Fabric {declaration.name} is as fast as its slowest link",
+            remedy="reseat or replace the cable",
+        )
+        for port in chosen
+        if on_one_lane(port) and not (expected is not None and (port.rate_gbps or expected) < expected)
     ]
 
 

@@ -108,6 +108,15 @@ def _read_row(found: GpuProcesses, heading: list[str] | None, cells: list[str]) 
     elif not re.fullmatch(r"[0-9]{1,10}", pid) or not int(pid):
         found.unknown.add(uuid)
     else:
-        number = None if UNKNOWN.fullmatch(size) else _NUMBER.fullmatch(size)
-        used_mib = round(float(number[1] + (number[2] or ""))) if number else None
-        found.add(GpuProcess(uuid, int(pid), used_mib))
+        found.add(GpuProcess(uuid, int(pid), _size(size)))
+
+
+def size_of_row(heading: Sequence[str], cells: Sequence[str]) -> int | None:
+    """What one process holds, in MiB; None when the row does not say it."""
+    values = dict(zip(heading, cells, strict=False))
+    return _size(values.get("used_gpu_memory", values.get("used_memory", "")))
+
+
+def _size(cell: str) -> int | None:
+    number = None if UNKNOWN.fullmatch(cell) else _NUMBER.fullmatch(cell)
+    return round(float(number[1] + (number[2] or ""))) if number else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -28,6 +28,8 @@ from llmgw.hardware.nvidia_smi_exits import explain_exit
 from llmgw.hardware.nvml import NvmlUnavailable, read_nvml
 from llmgw.hardware.pci import PCI_ROOT, numa_node_of
 from llmgw.hardware.programs import ProgramError, ProgramOutput, run_program
+from llmgw.hardware.unified_memory import system_memory_mib, with_memory
+from llmgw.hardware.xid import Xid, condemn
 from llmgw.messages.agent import Gpu
 from llmgw.messages.findings import Finding
 
@@ -53,13 +55,16 @@ def read_gpus(
     discovery: Discovery,
     *,
     nvml: Callable[[], GpuTable] = read_nvml,
-    pci_root: Path = PCI_ROOT,
+    pci_root: Path | None = PCI_ROOT,
+    condemned: Mapping[str, Xid] | None = None,
+    system_memory: Callable[[], tuple[int, int]] = system_memory_mib,
     timeout_s: float = QUERY_TIMEOUT_S,
 ) -> GpuReading:
     """Every GPU of this node, also those that are not usable, and the findings about them. Blocks.
 
     NVML is asked first where `discovery` prefers it and names nvidia-smi by a bare name; nvidia-smi is asked
-    otherwise, and when NVML does not work. Raises nothing: without both there are no GPUs and a finding.
+    otherwise, and when NVML does not work. `condemned` are PCI devices with a fatal Xid. Raises nothing: without
+    both there are no GPUs and a finding.
     """
     table: GpuTable | None = None
     source: Literal["nvml", "nvidia-smi"] | None = None
@@ -70,11 +75,11 @@ def read_gpus(
         except NvmlUnavailable as error:
             nvml_problem = error
     if table is None:
-        program = _find_program(discovery.nvidia_smi)
+        program = find_program(discovery.nvidia_smi)
         if program is None:
             return GpuReading(findings=[_nothing_to_ask(discovery, nvml_problem)])
         try:
-            table, source = _ask_nvidia_smi(program, timeout_s), "nvidia-smi"
+            table, source = ask_nvidia_smi(program, timeout_s), "nvidia-smi"
         except ProgramError as error:
             finding = Finding(
                 check="gpu-driver",
@@ -85,9 +90,12 @@ def read_gpus(
                 remedy=error.remedy,
             )
             return GpuReading(findings=[finding])
-    gpus, skip_findings = _skip(sorted(table.gpus, key=lambda gpu: gpu.index), discovery.skip_gpus)
+    found = condemn(sorted(table.gpus, key=lambda gpu: gpu.index), condemned or {})
+    if any(gpu.unified_memory for gpu in found):
+        found = with_memory(found, *system_memory())
+    gpus, skip_findings = _skip(found, discovery.skip_gpus)
     gpus = [msgspec.structs.replace(gpu, numa_node=numa_node_of(gpu.pci_bus_id, pci_root)) for gpu in gpus]
-    findings = [*table.findings, *skip_findings, *_judge(table.gpus)]
+    findings = [*table.findings, *skip_findings, *_judge(found)]
     if not gpus and not findings:
         findings = [
             Finding(
@@ -102,13 +110,14 @@ def read_gpus(
     return GpuReading(gpus=gpus, processes=table.processes, findings=findings, source=source)
 
 
-def _find_program(name: str) -> str | None:
+def find_program(name: str) -> str | None:
+    """The path of `discovery.nvidia_smi`; None when a bare name is not in PATH."""
     return name if "/" in name else shutil.which(name)
 
 
-def _ask_nvidia_smi(program: str, timeout_s: float) -> GpuTable:
+def ask_nvidia_smi(program: str, timeout_s: float) -> GpuTable:
     """Ask for every field, and again without those that an older driver does not know; then, in what is left of
-    the time, who holds memory."""
+    the time, who holds memory. Raises ProgramError."""
     began_s = time.monotonic()
     fields = list(QUERY_FIELDS)
     while True:

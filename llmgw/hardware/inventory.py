@@ -9,13 +9,20 @@ import msgspec
 
 from llmgw.config.agent import AgentConfig
 from llmgw.hardware.fabrics import offer_fabrics
+from llmgw.hardware.gids import gid_findings
 from llmgw.hardware.gpu_processes import GpuProcesses
 from llmgw.hardware.gpus import QUERY_TIMEOUT_S, read_gpus
+from llmgw.hardware.machine import Limits, machine_root, rdma_findings
+from llmgw.hardware.pci import nearest_adapters
 from llmgw.hardware.ports import read_ports
+from llmgw.hardware.slow_facts import SlowReader, with_slow_facts
+from llmgw.hardware.topo import Topology
+from llmgw.hardware.xid import XidLog
 from llmgw.messages.agent import PORTS_PER_NODE_MAX, FabricOffer, Gpu, Port
 from llmgw.messages.findings import Finding
 
 FINDINGS_MAX = 200
+SLOW_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,22 +36,63 @@ class NodeReading:
     findings: list[Finding]
 
 
-def read_inventory(config: AgentConfig, *, gpu_timeout_s: float = QUERY_TIMEOUT_S) -> NodeReading:
-    """GPUs, ports, fabric offers and findings of this node, read afresh. Blocks (for `gpu_timeout_s` for each
-    of NVML and nvidia-smi at worst) and raises nothing for what hardware and drivers do.
-    """
-    reading = read_gpus(config.discovery, timeout_s=gpu_timeout_s)
-    ports = read_ports(Path(config.discovery.ib_root))
-    offers, fabric_findings = offer_fabrics(config.fabrics, ports)
-    kept, count_findings = _within_limit(ports, config)
-    findings = [*reading.findings, *fabric_findings, *count_findings]
-    if not config.fabrics:
-        findings += _undeclared(ports)
-    named = [
-        msgspec.structs.replace(finding, where=f"{config.node_id} {finding.where}".rstrip())
-        for finding in findings[:FINDINGS_MAX]
-    ]
-    return NodeReading(gpus=reading.gpus, processes=reading.processes, ports=kept, fabrics=offers, findings=named)
+class NodeReader:
+    """Reads one node again and again. It keeps what is slow to ask, and follows the kernel's log."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        self._ib_root = Path(config.discovery.ib_root)
+        self._root = machine_root(self._ib_root)
+        self._slow = SlowReader()
+        self._xids = XidLog(self._root / "dev" / "kmsg") if self._root is not None else None
+
+    def read(
+        self,
+        *,
+        gpu_timeout_s: float = QUERY_TIMEOUT_S,
+        slow_timeout_s: float = SLOW_TIMEOUT_S,
+        limits: Limits | None = None,
+    ) -> NodeReading:
+        """GPUs, ports, fabric offers and findings, read afresh. `limits` are those that engines inherit
+        (None: this process's).
+
+        Blocks (for `gpu_timeout_s` for each of NVML and nvidia-smi at worst, and once for `slow_timeout_s`) and
+        raises nothing for what hardware and drivers do.
+        """
+        config = self._config
+        pci_root = self._root / "sys" / "bus" / "pci" / "devices" if self._root is not None else None
+        ports = read_ports(self._ib_root)
+        reading = read_gpus(
+            config.discovery,
+            pci_root=pci_root,
+            condemned=self._xids.condemned() if self._xids is not None else None,
+            timeout_s=gpu_timeout_s,
+        )
+        facts = self._slow.read(reading, config.discovery, wait_s=slow_timeout_s)
+        gpus, slow_findings = with_slow_facts(reading.gpus, facts)
+        gpus = [_with_adapters(gpu, facts.topology, ports, pci_root) for gpu in gpus]
+        offers, fabric_findings = offer_fabrics(config.fabrics, ports)
+        kept, count_findings = _within_limit(ports, config)
+        findings = [*reading.findings, *slow_findings, *fabric_findings, *count_findings]
+        if config.fabrics:
+            findings += gid_findings(config.fabrics, ports)
+            findings += rdma_findings(self._root, ports, gpus, limits=limits)
+        else:
+            findings += _undeclared(ports)
+        named = [
+            msgspec.structs.replace(finding, where=f"{config.node_id} {finding.where}".rstrip())
+            for finding in findings[:FINDINGS_MAX]
+        ]
+        return NodeReading(gpus=gpus, processes=reading.processes, ports=kept, fabrics=offers, findings=named)
+
+
+def _with_adapters(gpu: Gpu, topology: Topology, ports: list[Port], pci_root: Path | None) -> Gpu:
+    """The GPU with the adapters near to it: as nvidia-smi says, or by the PCI tree where it names none."""
+    known = {port.adapter for port in ports}
+    near = topology.nearest_nics(gpu.index)
+    if near is None or not topology.nics.get(gpu.index) or not known.issuperset(near):
+        near = nearest_adapters(gpu.pci_bus_id, ports, pci_root)
+    return msgspec.structs.replace(gpu, nearest_adapters=near)
 
 
 def _within_limit(ports: list[Port], config: AgentConfig) -> tuple[list[Port], list[Finding]]:

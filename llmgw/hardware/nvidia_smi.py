@@ -8,8 +8,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from llmgw.hardware.gpu_processes import GpuProcesses
+import msgspec
+
+from llmgw.hardware.gpu_processes import GpuProcesses, size_of_row
 from llmgw.hardware.nvidia_smi_cells import ERROR_WORD, UNKNOWN, UUID, describe_row, refuse, shown
+from llmgw.hardware.nvidia_smi_table import Listing, looks_like_list, looks_like_table, parse_list, parse_table
 from llmgw.messages.agent import GPUS_PER_NODE_MAX, Gpu
 from llmgw.messages.findings import Finding, Severity
 
@@ -49,6 +52,7 @@ _LOST = re.compile(
 )
 _INFOROM = re.compile(rf"warning: inforom is corrupted at gpu\s*({_BUS})", re.IGNORECASE)
 _INVALID_FIELD = re.compile(r'field "([^"]{1,80})" is not a valid field to query', re.IGNORECASE)
+_PROCESS_SECTION = re.compile(r"-{2,}\s*compute-apps\s*\(([a-z_, ]{1,200})")
 _NO_DEVICES = re.compile(r"no devices were found", re.IGNORECASE)
 _DRIVER = re.compile(
     r"nvidia-smi has failed|failed to initialize nvml|driver/library version mismatch|nvml library version",
@@ -80,7 +84,8 @@ def invalid_field(text: str) -> str | None:
 
 
 def parse_gpus(text: str) -> GpuTable:
-    """Read the output of `nvidia-smi --query-gpu=… --format=csv`, units in the cells or not.
+    """Read the output of `nvidia-smi --query-gpu=… --format=csv`, units in the cells or not; also that of plain
+    `nvidia-smi` and of `nvidia-smi -L`, which people save.
 
     Cells are found by the heading, whatever was asked in whatever order. Without a heading they are
     recognised by their shape as far as that goes (UUID, bus id, name). Words for unknown (`[N/A]`,
@@ -100,15 +105,29 @@ class _Reader:
         self.no_devices = False
         self.unread = 0
         self.refused_for_count = 0
+        self.held_mib: int | None = None
+        self.process_fields: list[str] | None = None
 
     def read(self, text: str) -> GpuTable:
-        lines = text[:TEXT_BYTES_MAX].lstrip("\ufeff").splitlines()
-        for line in lines[:_LINES_MAX]:
-            if line.strip() and not self._read_message(line.strip()):
+        text = text[:TEXT_BYTES_MAX].lstrip("\ufeff")
+        lines = text.splitlines()
+        rest = [line for line in lines[:_LINES_MAX] if line.strip() and not self._read_message(line.strip())]
+        if looks_like_list(text):
+            self._take(parse_list(rest))
+        elif looks_like_table(text):
+            self._take(parse_table(rest))
+        else:
+            for line in rest:
                 self._read_cells(line)
         self.unread += max(0, len(lines) - _LINES_MAX)
         self._conclude()
         return self.table
+
+    def _take(self, listing: Listing) -> None:
+        for gpu in listing.gpus:
+            self._add(gpu)
+        for line in listing.unread:
+            self._unread_line(line)
 
     def _read_message(self, line: str) -> bool:
         if match := _LOST.search(line):
@@ -146,7 +165,17 @@ class _Reader:
         return True
 
     def _read_cells(self, line: str) -> None:
+        if section := _PROCESS_SECTION.match(line):
+            self.process_fields = [name.strip() for name in section[1].split(",")]
+            return
         cells = [cell.strip() for cell in line.rstrip("\r\n").split(", ")]
+        if self.process_fields is not None:
+            size = size_of_row(self.process_fields, cells)
+            if size is None:
+                self._unread_line(line)
+            else:
+                self.held_mib = (self.held_mib or 0) + size
+            return
         if self.heading is None or self.guessed:
             heading = _read_heading(cells)
             if heading is not None:
@@ -205,6 +234,9 @@ class _Reader:
         self.table.gpus.append(gpu)
 
     def _conclude(self) -> None:
+        if self.held_mib is not None and len(self.table.gpus) == 1 and self.table.gpus[0].memory_used_mib is None:
+            # Unified memory: the driver knows no total, and yet what each process holds.
+            self.table.gpus[0] = msgspec.structs.replace(self.table.gpus[0], memory_used_mib=self.held_mib)
         if self.refused_for_count:
             self._find(
                 "gpu-count",

@@ -14,6 +14,8 @@ SHOWN_CHARS = 160
 UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/_-]{8,90}")
 UNKNOWN = re.compile(r"\[[^\]]*\]|n/?a|err!|unknown error|not supported|-|", re.IGNORECASE)
 ERROR_WORD = re.compile(r"\[?(unknown error|gpu is lost|err!)\]?", re.IGNORECASE)
+# What a driver answers for the memory of a GPU that has none of its own.
+_NO_MEMORY_WORD = re.compile(r"\[?(n/?a|not supported)\]?", re.IGNORECASE)
 RESET_WORD = re.compile(r"\[?gpu requires reset\]?", re.IGNORECASE)
 
 
@@ -34,6 +36,7 @@ def describe_row(values: Mapping[str, str], *, position: int, asked: Sequence[st
     )
     reset_required = any(RESET_WORD.fullmatch(value) for value in values.values())
     mig = (_text(values.get("mig.mode.current")) or "").lower()
+    uncorrected = _number(values.get("ecc.errors.uncorrected.volatile.total"))
     gpu = Gpu(
         index=index,
         uuid=uuid or "",
@@ -45,6 +48,8 @@ def describe_row(values: Mapping[str, str], *, position: int, asked: Sequence[st
         temperature_c=_number(values.get("temperature.gpu"), maximum=1000),
         pci_bus_id=_text(values.get("pci.bus_id")),
         driver_version=_text(values.get("driver_version")),
+        uncorrected_ecc=uncorrected,
+        unified_memory=bool(_NO_MEMORY_WORD.fullmatch(values.get("memory.total", ""))),
         mig={"enabled": True, "disabled": False}.get(mig),
     )
     remap = (_text(values.get("remapped_rows.failure")) or "").lower()
@@ -52,7 +57,7 @@ def describe_row(values: Mapping[str, str], *, position: int, asked: Sequence[st
         error_word=next(error_words, None),
         reset_required=reset_required,
         recovery_action=_text(values.get("gpu_recovery_action")),
-        uncorrected_ecc=_number(values.get("ecc.errors.uncorrected.volatile.total")),
+        uncorrected_ecc=uncorrected,
         row_remap_failed=remap in ("yes", "1"),
     )
     if reason is None and "uuid" in asked and uuid is None:

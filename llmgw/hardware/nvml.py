@@ -11,7 +11,7 @@ from typing import Any
 from llmgw.hardware.gpu_health import why_unusable
 from llmgw.hardware.gpu_processes import GpuProcess, GpuProcesses
 from llmgw.hardware.nvidia_smi import GpuTable
-from llmgw.messages.agent import GPUS_PER_NODE_MAX, Gpu
+from llmgw.messages.agent import GPUS_PER_NODE_MAX, Gpu, MigDevice
 from llmgw.messages.findings import Finding
 
 # NVML_GPU_RECOVERY_ACTION_*, nvml.h of driver 580.
@@ -25,6 +25,8 @@ _RECOVERY_ACTIONS = {
     7: "System reboot",
 }
 _MIB = 1024 * 1024
+# NVML_ERROR_NOT_SUPPORTED
+_NOT_SUPPORTED = 3
 
 
 class NvmlUnavailable(Exception):
@@ -58,9 +60,15 @@ def read_nvml(module: Any = None) -> GpuTable:
             pass
 
 
+def read_answer(nvml: Any, function: Callable[..., Any], *args: Any) -> Any:
+    """The function's answer, or None when the driver has none."""
+    return _Asker(nvml).ask(function, *args)
+
+
 def _read_all(nvml: Any) -> GpuTable:
     table = GpuTable(processes=GpuProcesses(whole=True))
-    driver = _text(_Asker(nvml).ask(nvml.nvmlSystemGetDriverVersion))
+    driver = _text(read_answer(nvml, nvml.nvmlSystemGetDriverVersion))
+    cuda = _cuda_version(nvml)
     count = nvml.nvmlDeviceGetCount()
     if count > GPUS_PER_NODE_MAX:
         table.findings.append(
@@ -75,7 +83,7 @@ def _read_all(nvml: Any) -> GpuTable:
     seen: set[str] = set()
     for index in range(min(count, GPUS_PER_NODE_MAX)):
         try:
-            gpu = _read_gpu(nvml, index, driver)
+            gpu = _read_gpu(nvml, index, driver, cuda)
         except nvml.NVMLError as error:
             table.findings.append(
                 Finding(
@@ -131,21 +139,50 @@ class _Asker:
         self.nvml = nvml
         self.reset_required = False
         self.lost = False
+        self.unsupported = False
+        """Whether the last question was one that this GPU has no answer to."""
 
     def ask(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The function's answer, or None when the driver has none."""
+        self.unsupported = False
         try:
             return function(*args, **kwargs)
         except self.nvml.NVMLError_ResetRequired:
             self.reset_required = True
         except self.nvml.NVMLError_GpuIsLost:
             self.lost = True
-        except self.nvml.NVMLError:
-            pass
+        except self.nvml.NVMLError as error:
+            self.unsupported = error.value == _NOT_SUPPORTED
         return None
 
 
-def _read_gpu(nvml: Any, index: int, driver: str | None) -> Gpu:
+def _cuda_version(nvml: Any) -> str | None:
+    """13010 → `13.1`."""
+    ask = getattr(nvml, "nvmlSystemGetCudaDriverVersion_v2", None)
+    number = read_answer(nvml, ask) if ask is not None else None
+    return f"{number // 1000}.{number % 1000 // 10}" if number else None
+
+
+def _mig_devices(nvml: Any, handle: Any) -> list[MigDevice]:
+    devices: list[MigDevice] = []
+    for number in range(min(read_answer(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0, 64)):
+        # Slots that hold no device are answered with an error.
+        device = read_answer(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
+        if device is None:
+            continue
+        memory = read_answer(nvml, nvml.nvmlDeviceGetMemoryInfo, device)
+        name = _text(read_answer(nvml, nvml.nvmlDeviceGetName, device)) or ""
+        devices.append(
+            MigDevice(
+                uuid=_text(read_answer(nvml, nvml.nvmlDeviceGetUUID, device)) or "",
+                profile=name.rpartition("MIG ")[2][:40] if "MIG " in name else None,
+                memory_total_mib=memory.total // _MIB or None if memory is not None else None,
+            )
+        )
+    return devices
+
+
+def _read_gpu(nvml: Any, index: int, driver: str | None, cuda: str | None) -> Gpu:
     """One GPU. Raises the module's NVMLError when there is no handle or no identity."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     uuid = _text(nvml.nvmlDeviceGetUUID(handle)) or ""
@@ -155,6 +192,7 @@ def _read_gpu(nvml: Any, index: int, driver: str | None) -> Gpu:
     memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle, version=getattr(nvml, "nvmlMemory_v2", None))
     if memory is None:
         memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+    unified = asker.unsupported if memory is None else not memory.total
     utilization = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
     temperature = ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
     pci = ask(nvml.nvmlDeviceGetPciInfo, handle)
@@ -183,8 +221,12 @@ def _read_gpu(nvml: Any, index: int, driver: str | None) -> Gpu:
         utilization_percent=utilization.gpu if utilization is not None and utilization.gpu <= 100 else None,
         temperature_c=temperature,
         pci_bus_id=_text(pci.busId) if pci is not None else None,
+        unified_memory=unified,
         driver_version=driver,
+        cuda_version=cuda,
+        uncorrected_ecc=ecc,
         mig=bool(mig[0]) if mig is not None else None,
+        mig_devices=_mig_devices(nvml, handle) if mig is not None and mig[0] else [],
         usable=reason is None,
         reason=reason,
     )

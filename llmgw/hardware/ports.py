@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from llmgw.hardware.gids import read_gids
+from llmgw.hardware.pci import address_of_folder, read_numa_node
 from llmgw.hardware.sysfs import list_names, read_text
 from llmgw.messages.agent import Port
 
@@ -55,6 +57,10 @@ def _read_port(folder: Path, adapter: str, number: int) -> Port:
         node_guid=parse_guid(read_text(folder / "node_guid")),
         # GID 0 of a RoCE port is made from a MAC address: only InfiniBand's ends in the port's GUID.
         port_guid=_port_guid(read_text(port / "gids" / "0")) if link_layer != "Ethernet" else None,
+        pci_address=address_of_folder(folder / "device"),
+        numa_node=read_numa_node(folder / "device"),
+        virtual=(folder / "device" / "physfn").exists() if (folder / "device").exists() else None,
+        gids=read_gids(port),
         counters=_read_counters(port),
     )
 

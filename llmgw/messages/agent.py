@@ -19,6 +19,7 @@ from llmgw.messages.secrets import shown_without
 NODE_ID_PATTERN = r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$"
 GPUS_PER_NODE_MAX = 64
 PORTS_PER_NODE_MAX = 128
+GIDS_PER_PORT_MAX = 32
 SHARDS_PER_NODE_MAX = 256
 POLL_WAIT_S = 25.0
 BODY_BYTES_MAX = 16 * 1024 * 1024
@@ -41,6 +42,16 @@ ShardPhase = Literal["fetching", "waiting", "starting", "ready", "stopping", "st
 LIVE_PHASES: frozenset[str] = frozenset({"fetching", "waiting", "starting", "ready", "stopping"})
 
 
+class MigDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """One device that a GPU was cut into."""
+
+    uuid: str = ""
+    """`MIG-…`; empty where the driver's text does not say it."""
+    profile: str | None = None
+    """`3g.40gb`: how much of the GPU it is."""
+    memory_total_mib: int | None = None
+
+
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU as the driver describes it. `None` is unknown, never zero."""
 
@@ -49,16 +60,48 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     memory_total_mib: int | None = None
     memory_used_mib: int | None = None
+    unified_memory: bool = False
+    """True when it has no memory of its own: total and used are the machine's."""
     utilization_percent: int | None = None
     temperature_c: int | None = None
     pci_bus_id: str | None = None
     numa_node: int | None = None
     driver_version: str | None = None
+    cuda_version: str | None = None
+    """The newest CUDA that the driver runs, `13.1`."""
+    uncorrected_ecc: int | None = None
+    """Uncorrectable memory errors since the driver was loaded."""
     mig: bool | None = None
     """True when the GPU is cut into MIG devices."""
+    mig_devices: Annotated[list[MigDevice], msgspec.Meta(max_length=64)] = []
+    paths: Annotated[dict[int, str], msgspec.Meta(max_length=GPUS_PER_NODE_MAX)] | None = None
+    """Index of another GPU → how the two are joined, as `nvidia-smi topo -m` says: `NV18`, `PIX`, `SYS`."""
+    nvswitch: bool | None = None
+    """True when its NVLinks end at a switch, False when at other GPUs."""
+    nearest_adapters: list[str] | None = None
+    """The adapters on the shortest way from it, all that tie; empty: all are on another NUMA node."""
     usable: bool = True
     reason: str | None = None
     """Why it is not usable, as a sentence; None when it is."""
+
+    @property
+    def nvlink_peers(self) -> list[int] | None:
+        """Indexes of the GPUs that it has NVLinks with; empty is none, None is unknown."""
+        if self.paths is None:
+            return None
+        return sorted(index for index, path in self.paths.items() if path.startswith("NV"))
+
+
+class Gid(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of a port's GID table that is in use."""
+
+    index: Int64
+    gid: str
+    """Eight groups of four hexadecimal digits, as the kernel writes it."""
+    type: str | None = None
+    """`RoCE v2`, `IB/RoCE v1`: the words of `gid_attrs/types`."""
+    netdev: str | None = None
+    """The interface whose address it was made from (`gid_attrs/ndevs`)."""
 
 
 class Port(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +122,13 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     sm_lid: int | None = None
     node_guid: str | None = None
     port_guid: str | None = None
+    pci_address: str | None = None
+    """`0000:18:00.0`, of the adapter."""
+    numa_node: int | None = None
+    """Of the adapter; None also on machines without NUMA."""
+    virtual: bool | None = None
+    """True for a virtual function."""
+    gids: Annotated[list[Gid], msgspec.Meta(max_length=GIDS_PER_PORT_MAX)] = []
     counters: dict[str, int | None] = {}
 
 

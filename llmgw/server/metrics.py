@@ -87,6 +87,16 @@ def _nodes(source: Source) -> Iterator[Metric]:
         for gpu_state in ("free", "in_use", "unusable"):
             family.add_metric([node.node_id, gpu_state], states[gpu_state])
     yield family
+    family = GaugeMetricFamily(
+        "llmgw_gpu_nvlink_peers",
+        "GPUs of its node that a GPU has NVLinks with; absent where it is not known",
+        labels=["node", "gpu"],
+    )
+    for node in nodes:
+        for index, peers in {gpu.index: gpu.nvlink_peers for gpu in node.gpus}.items():
+            if peers is not None:
+                family.add_metric([node.node_id, str(index)], len(peers))
+    yield family
 
 
 def _ports(source: Source) -> Iterator[Metric]:

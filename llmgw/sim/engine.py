@@ -19,6 +19,7 @@ from llmgw.sim.engine_api import Api
 from llmgw.sim.engine_core import Core
 from llmgw.sim.engine_http import HttpServer, bind
 from llmgw.sim.engine_metrics import Metrics
+from llmgw.sim.engine_nccl import carry, nccl_lines
 from llmgw.sim.engine_options import Options, Surroundings, read_surroundings
 from llmgw.sim.engine_rendezvous import EngineError, Leader, Worker
 
@@ -117,6 +118,8 @@ class _Process:
                     f"cannot take GPU memory in {hardware}: {error.strerror or error}; point LLMGW_SIM_HARDWARE "
                     "at a folder of `llmgw sim hardware`, or unset it"
                 ) from None
+        if options.nnodes > 1:
+            self._use_network()
         say(f"loading on {options.gpus} GPUs, {options.load_s:g} s")
         await asyncio.sleep(options.load_s)
         if options.fail_load:
@@ -124,6 +127,17 @@ class _Process:
                 "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
                 "capacity of 79.11 GiB of which 1.06 GiB is free. (As the simulated engine was told.)"
             )
+
+    def _use_network(self) -> None:
+        """Say what NCCL would, and have the fabric's adapters carry what loading takes."""
+        options, adapters = self._options, self._surroundings.adapters
+        for line in nccl_lines(options.nccl_log, adapters, options.rank, options.nnodes):
+            say(line)
+        if options.nccl_log == "ib" and self._surroundings.hardware is not None:
+            try:
+                carry(self._surroundings.hardware, adapters)
+            except (OSError, ValueError) as error:
+                complain(f"the simulated adapters carry nothing: {error}")
 
     async def _serve(self, sock: socket.socket) -> None:
         """Listen, and go on for ever."""

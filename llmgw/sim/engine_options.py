@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 from llmgw.sim.engine_faults import Faults
+from llmgw.sim.engine_nccl import NCCL_LOGS, NcclLog, adapters_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,8 @@ class Options:
     rendezvous_timeout_s: float = 120.0
     load_s: float = 0.0
     fail_load: bool = False
+    nccl_log: NcclLog = "ib"
+    """What a rank of several says of its network, and whether its adapters carry anything."""
     answer_tokens: int = 64
     max_model_len: int = 32768
     max_num_seqs: int = 256
@@ -35,6 +38,8 @@ class Options:
         """A sentence about options that contradict each other, or None."""
         if not self.served_names and self.rank == 0:
             return "no name to serve; give --served-name"
+        if self.nccl_log not in NCCL_LOGS:
+            return f"--nccl-log {self.nccl_log} is not known; write {', '.join(NCCL_LOGS)}"
         if not 0 <= self.rank < self.nnodes:
             return f"--rank {self.rank} is not below --nnodes {self.nnodes}; ranks count from 0"
         if self.nnodes > 1 and (self.rendezvous_host is None or not self.rendezvous_port):
@@ -52,6 +57,8 @@ class Surroundings:
     """`CUDA_VISIBLE_DEVICES`."""
     hardware: str | None
     """`LLMGW_SIM_HARDWARE`: the folder of the simulated node whose GPU memory is taken."""
+    adapters: list[str] = field(default_factory=list)
+    """`NCCL_IB_HCA`: the fabric's ports."""
     api_key: str | None = field(default=None, repr=False)
     """`LLMGW_SIM_API_KEY`: what requests to `/v1/…` must carry."""
 
@@ -63,5 +70,6 @@ def read_surroundings(environment: dict[str, str] | None = None) -> Surroundings
         shard=env.get("LLMGW_SHARD") or "no-shard",
         gpu_uuids=[part for part in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if part],
         hardware=env.get("LLMGW_SIM_HARDWARE") or None,
+        adapters=adapters_of(env.get("NCCL_IB_HCA", "")),
         api_key=env.get("LLMGW_SIM_API_KEY") or None,
     )

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from llmgw.messages.agent import GPUS_PER_NODE_MAX, NODE_ID_PATTERN, PORTS_PER_NODE_MAX
 from llmgw.sim.hardware_adapters import (
@@ -20,6 +20,7 @@ from llmgw.sim.hardware_adapters import (
     PortState,
     adapter_files,
     adapter_name,
+    gid_files,
     pci_files,
     pci_folder,
     port_files,
@@ -33,7 +34,17 @@ from llmgw.sim.hardware_files import (
     write_file,
     write_link,
 )
-from llmgw.sim.hardware_nvidia_smi import GpuState, gpu_file, gpu_uuid, program_text
+from llmgw.sim.hardware_machine import KERNEL_LOG, PEER_MEMORY, MachineState, machine_files, xid_line
+from llmgw.sim.hardware_nvidia_smi import (
+    GpuState,
+    gpu_bus_id,
+    gpu_file,
+    gpu_pci_files,
+    gpu_pci_folder,
+    gpu_uuid,
+    program_text,
+)
+from llmgw.sim.hardware_topology import topology_text
 
 __all__ = [
     "HARDWARE_ENV",
@@ -42,6 +53,7 @@ __all__ = [
     "hold_gpu_memory",
     "release_gpu_memory",
     "set_gpu",
+    "set_machine",
     "set_port",
     "write_hardware",
 ]
@@ -49,6 +61,7 @@ __all__ = [
 HARDWARE_ENV = "LLMGW_SIM_HARDWARE"
 """The variable that tells a simulated engine in which folder to hold its GPU memory."""
 
+_PCI_DEVICES = "sys/bus/pci/devices"
 LINK_LAYERS = ("InfiniBand", "Ethernet")
 MEMORY_MIB_MAX = 16 * 1024 * 1024
 LID_MAX = 0xBFFF
@@ -78,6 +91,8 @@ def write_hardware(
     node: str | None = None,
     sm_lid: int = 1,
     driver_version: str = "590.48.01",
+    nvlink: Literal["switch", "pairs", "none"] = "switch",
+    unified_memory: bool = False,
 ) -> SimulatedHardware:
     """Write a node's hardware into `directory`, which is new, empty, or was written by this function before.
 
@@ -95,6 +110,8 @@ def write_hardware(
         link_layer=link_layer,
         sm_lid=sm_lid,
         driver_version=driver_version,
+        nvlink=nvlink,
+        unified_memory=unified_memory,
     )
     _check(parameters)
     claim_folder(directory)
@@ -102,8 +119,12 @@ def write_hardware(
     _make_folders(directory)
     for index in range(gpus):
         write_file(directory, f"gpus/{index:03d}", gpu_file(parameters, index, "ok"))
+        _write_gpu_device(directory, index)
     for index in range(adapters):
         _write_adapter(directory, parameters, index)
+    write_file(directory, "topology", topology_text(parameters))
+    write_file(directory, KERNEL_LOG, "")
+    _write_machine(directory, parameters, "ok")
     _remove_surplus(directory, parameters)
     write_file(directory, "nvidia-smi", program_text(str(directory)), mode=0o755)
     if not os.access(directory / "nvidia-smi", os.X_OK):
@@ -115,7 +136,8 @@ def write_hardware(
 
 
 def set_port(directory: Path, adapter: str, state: PortState, *, port: int = 1) -> None:
-    """Take a port `down` (cable out), to `init` (link up, no subnet manager) or back to `active`.
+    """Take a port `down` (cable out), to `init` (link up, no subnet manager), to `slow` (one lane of four), to
+    `unaddressed` (RoCE without an IP address), or back to `active`.
 
     Every file is replaced as a whole, and `state` goes down first and comes up last. Going down counts in
     `link_downed`. Raises HardwareError, also for an adapter or port that does not exist.
@@ -128,7 +150,11 @@ def set_port(directory: Path, adapter: str, state: PortState, *, port: int = 1) 
     if port != 1:
         raise HardwareError(f"{adapter} has no port {port}; it has port 1")
     if state not in get_args(PortState):
-        raise HardwareError(f"{state!r} is not a state of a port; write down, init or active")
+        raise HardwareError(f"{state!r} is not a state of a port; write {', '.join(get_args(PortState))}")
+    if state == "unaddressed" and parameters.link_layer != "Ethernet":
+        raise HardwareError(
+            f"{adapter} is an InfiniBand port, which needs no IP address; write down, init, slow or active"
+        )
     if state == "init" and parameters.link_layer == "Ethernet":
         raise HardwareError(
             f"{adapter} is an Ethernet port, which needs no subnet manager and is never in INIT; "
@@ -138,13 +164,15 @@ def set_port(directory: Path, adapter: str, state: PortState, *, port: int = 1) 
     folder = _adapter_folder(index)
     if state == "down":
         _count_down(directory, folder)
+    _write_gids(directory, parameters, index, state)
     for path, text in port_files(parameters, index, state):
         write_file(directory, f"{folder}/{path}", text)
 
 
 def set_gpu(directory: Path, index: int, state: GpuState) -> None:
     """Break a GPU as real ones break, or mend it: `reset` (the driver asks for a reset), `ecc` (an
-    uncorrectable memory error), `lost` (off the bus), `ok`. Raises HardwareError.
+    uncorrectable memory error), `lost` (off the bus), `xid` (a fatal error in the kernel's log alone), `unlinked`
+    (its NVLinks are gone), `ok` (mended, which clears the log). Raises HardwareError.
     """
     directory = Path(os.path.abspath(directory))
     parameters = load_parameters(directory)
@@ -154,6 +182,27 @@ def set_gpu(directory: Path, index: int, state: GpuState) -> None:
     if state not in get_args(GpuState):
         raise HardwareError(f"{state!r} is not a state of a GPU; write {', '.join(get_args(GpuState))}")
     write_file(directory, f"gpus/{index:03d}", gpu_file(parameters, index, state))
+    states = {number: _gpu_state(directory, number) for number in range(parameters.gpus)}
+    unlinked = [number for number, its in states.items() if its == "unlinked"]
+    write_file(directory, "topology", topology_text(parameters, unlinked))
+    broken = [number for number, its in states.items() if its == "xid"]
+    lines = [
+        xid_line(gpu_bus_id(number), 119, "Timeout after 45s of waiting for RPC response") for number in broken
+    ]
+    write_file(directory, KERNEL_LOG, "".join(lines))
+
+
+def set_machine(directory: Path, state: MachineState) -> None:
+    """Take away what programs need to use adapters: `memlock` (they may lock next to nothing), `files` (they may
+    open few), `no-devices` (no /dev/infiniband), `no-gpudirect` (no peer memory); `ok` gives all back.
+
+    Raises HardwareError.
+    """
+    directory = Path(os.path.abspath(directory))
+    parameters = load_parameters(directory)
+    if state not in get_args(MachineState):
+        raise HardwareError(f"{state!r} is not a state of a machine; write {', '.join(get_args(MachineState))}")
+    _write_machine(directory, parameters, state)
 
 
 def hold_gpu_memory(directory: Path, uuids: Sequence[str], mib: int, pid: int | None = None) -> None:
@@ -184,6 +233,14 @@ def release_gpu_memory(directory: Path, uuids: Sequence[str], pid: int | None = 
             (Path(directory) / "used" / f"{uuid}.{pid}").unlink(missing_ok=True)
         except OSError as error:
             raise HardwareError(f"memory held in {directory} cannot be let go: {error.strerror}") from None
+
+
+def _gpu_state(directory: Path, index: int) -> str:
+    try:
+        first = (directory / f"gpus/{index:03d}").read_text(encoding="utf-8").partition("\n")[0]
+    except OSError as error:
+        raise HardwareError(f"{directory} is damaged ({error}); make it again: llmgw sim hardware") from None
+    return first.removeprefix("state=")
 
 
 def _count_down(directory: Path, folder: str) -> None:
@@ -244,6 +301,8 @@ def _check(parameters: Parameters) -> None:
         raise HardwareError(
             f"{parameters.node!r} is not a node id; it is a host name of lower-case letters, digits, '-' and '.'"
         )
+    if parameters.nvlink not in ("switch", "pairs", "none"):
+        raise HardwareError(f"{parameters.nvlink!r} is no way to join GPUs; write switch, pairs or none")
     if not 1 <= parameters.sm_lid <= LID_MAX:
         raise HardwareError(f"{parameters.sm_lid} is not a LID; write a number from 1 to {LID_MAX}")
     if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}", parameters.driver_version):
@@ -257,7 +316,7 @@ def _host_name() -> str:
 
 def _make_folders(directory: Path) -> None:
     try:
-        for name in ("gpus", "used", "ib", "sys/devices"):
+        for name in ("gpus", "used", "ib", "sys/devices", _PCI_DEVICES):
             (directory / name).mkdir(parents=True, exist_ok=True)
         # Engines may run as another user than the one who wrote the folder.
         (directory / "used").chmod(0o1777)
@@ -279,26 +338,65 @@ def _write_adapter(directory: Path, parameters: Parameters, index: int) -> None:
         write_file(directory, f"{folder}/{path}", text)
     for path, text in port_files(parameters, index, "active"):
         write_file(directory, f"{folder}/{path}", text)
-    # A tree of the same adapter with the other link layer has more GIDs.
-    for table in ("ports/1/gids", "ports/1/gid_attrs/types", "ports/1/gid_attrs/ndevs", "ports/1/pkeys"):
+    _write_gids(directory, parameters, index, "active")
+    for entry in (directory / folder / "ports/1/pkeys").glob("*"):
+        if f"ports/1/pkeys/{entry.name}" not in files:
+            entry.unlink(missing_ok=True)
+    write_link(directory, f"{folder}/device", "../..")
+    write_link(directory, f"ib/{adapter_name(index)}", f"../{folder}")
+    _write_device(directory, pci_folder(index))
+
+
+def _write_gids(directory: Path, parameters: Parameters, index: int, state: PortState) -> None:
+    folder = _adapter_folder(index)
+    files = gid_files(parameters, index, state)
+    for path, text in files.items():
+        write_file(directory, f"{folder}/{path}", text)
+    # The same adapter with the other link layer, or with an address, has more.
+    for table in ("ports/1/gids", "ports/1/gid_attrs/types", "ports/1/gid_attrs/ndevs"):
         for entry in (directory / folder / table).glob("*"):
             if f"{table}/{entry.name}" not in files:
                 entry.unlink(missing_ok=True)
-    write_link(directory, f"{folder}/device", "../..")
-    write_link(directory, f"ib/{adapter_name(index)}", f"../{folder}")
+
+
+def _write_gpu_device(directory: Path, index: int) -> None:
+    for path, text in gpu_pci_files(index).items():
+        write_file(directory, f"sys/devices/{gpu_pci_folder(index)}/{path}", text)
+    _write_device(directory, gpu_pci_folder(index))
+
+
+def _write_device(directory: Path, pci: str) -> None:
+    write_link(directory, f"{_PCI_DEVICES}/{pci.rpartition('/')[2]}", f"../../../devices/{pci}")
+
+
+def _write_machine(directory: Path, parameters: Parameters, state: MachineState) -> None:
+    try:
+        for folder in (directory / PEER_MEMORY, directory / "dev" / "infiniband"):
+            shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        raise HardwareError(f"{directory} cannot be cleared: {error.strerror}; remove it by hand") from None
+    for path, text in machine_files(parameters, state).items():
+        write_file(directory, path, text)
 
 
 def _remove_surplus(directory: Path, parameters: Parameters) -> None:
     """Take away what an earlier, larger node left in the folder."""
     adapters = {adapter_name(index) for index in range(parameters.adapters)}
-    pci = {pci_folder(index).partition("/")[0] for index in range(parameters.adapters)}
+    adapter_devices = [pci_folder(index) for index in range(parameters.adapters)]
+    gpu_devices = [gpu_pci_folder(index) for index in range(parameters.gpus)]
+    devices = {device.rpartition("/")[2] for device in (*adapter_devices, *gpu_devices)}
+    roots = {device.partition("/")[0] for device in (*adapter_devices, *gpu_devices)}
     gpus = {f"{index:03d}" for index in range(parameters.gpus)}
     try:
         for link in (directory / "ib").iterdir():
             if link.name not in adapters:
                 link.unlink()
+        for link in (directory / _PCI_DEVICES).iterdir():
+            if link.name not in devices:
+                shutil.rmtree(link.resolve(), ignore_errors=True)
+                link.unlink()
         for folder in (directory / "sys/devices").iterdir():
-            if folder.name not in pci:
+            if folder.name not in roots:
                 shutil.rmtree(folder)
         for file in (directory / "gpus").iterdir():
             if file.name not in gpus:

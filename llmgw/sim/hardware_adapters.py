@@ -10,7 +10,7 @@ from typing import Literal
 
 from llmgw.sim.hardware_files import Parameters
 
-PortState = Literal["active", "init", "down"]
+PortState = Literal["active", "init", "down", "slow", "unaddressed"]
 
 # Gb/s → what the kernel calls it (width and speed), and the adapter that has such ports (type, device id,
 # firmware, board).
@@ -73,7 +73,18 @@ def adapter_name(index: int) -> str:
 def pci_folder(index: int) -> str:
     """The adapter's PCI device below `sys/devices`: each beside the GPU of the same number."""
     domain, bus = index // 8, 0x18 + 0x10 * (index % 8)
-    return f"pci{domain:04x}:{bus - 1:02x}/{domain:04x}:{bus:02x}:00.0"
+    return f"{bridge_folder(index)}/{domain:04x}:{bus:02x}:00.0"
+
+
+def socket_of(index: int) -> int:
+    """The socket, and so the NUMA node, at which the adapter and the GPU of that number are."""
+    return index % 8 // 4
+
+
+def bridge_folder(index: int) -> str:
+    """The bridge below which the adapter and the GPU of that number are, below `sys/devices`."""
+    domain, bus = index // 8, 0x17 + 0x10 * (index % 8)
+    return f"pci{domain:04x}:{bus:02x}/{domain:04x}:{bus:02x}:01.0"
 
 
 def adapter_guid(node: str, index: int) -> str:
@@ -87,7 +98,7 @@ def pci_files(parameters: Parameters, index: int) -> dict[str, str]:
     return {
         "vendor": "0x15b3\n",
         "device": device_id + "\n",
-        "numa_node": f"{index % 8 // 4}\n",
+        "numa_node": f"{socket_of(index)}\n",
         "current_link_speed": "32.0 GT/s PCIe\n",
         "max_link_speed": "32.0 GT/s PCIe\n",
         "current_link_width": "16\n",
@@ -118,11 +129,6 @@ def adapter_files(parameters: Parameters, index: int) -> dict[str, str]:
     }
     if not ethernet:
         files["ports/1/pkeys/1"] = "0x0000"
-    for number, (gid, kind) in enumerate(_gids(parameters, index)):
-        files[f"ports/1/gids/{number}"] = gid
-        files[f"ports/1/gid_attrs/types/{number}"] = kind
-        if ethernet:
-            files[f"ports/1/gid_attrs/ndevs/{number}"] = f"ens{index}np0"
     for name, value in _counters(parameters.node, index).items():
         files[f"ports/1/counters/{name}"] = str(value)
     for name in _HW_ERRORS:
@@ -133,6 +139,18 @@ def adapter_files(parameters: Parameters, index: int) -> dict[str, str]:
     return {path: text + "\n" for path, text in files.items()}
 
 
+def gid_files(parameters: Parameters, index: int, state: PortState) -> dict[str, str]:
+    """Path below the adapter → text of the GID table: of two entries for a RoCE port without an address."""
+    files: dict[str, str] = {}
+    gids = _gids(parameters, index)
+    for number, (gid, kind) in enumerate(gids[:2] if state == "unaddressed" else gids):
+        files[f"ports/1/gids/{number}"] = gid + "\n"
+        files[f"ports/1/gid_attrs/types/{number}"] = kind + "\n"
+        if parameters.link_layer == "Ethernet":
+            files[f"ports/1/gid_attrs/ndevs/{number}"] = f"ens{index}np0\n"
+    return files
+
+
 def port_files(parameters: Parameters, index: int, state: PortState) -> list[tuple[str, str]]:
     """(path below the adapter, text) of what changes with the link, in the order in which to write it.
 
@@ -141,8 +159,11 @@ def port_files(parameters: Parameters, index: int, state: PortState) -> list[tup
     """
     ethernet = parameters.link_layer == "Ethernet"
     rate = f"{parameters.rate_gbps:g} Gb/sec ({RATES[parameters.rate_gbps][0]})"
+    if state == "slow":  # one lane of four has come up
+        rate = f"{parameters.rate_gbps / 4:g} Gb/sec ({RATES[parameters.rate_gbps][0].replace('4X', '1X')})"
     lid = 2 + _spread(parameters.node, index, "lid") % 48_000
     down = state == "down"
+    works = not down and state != "init"
     if ethernet:
         values = {
             "phys_state": "3: Disabled" if down else "5: LinkUp",
@@ -155,11 +176,11 @@ def port_files(parameters: Parameters, index: int, state: PortState) -> list[tup
         values = {
             "phys_state": "2: Polling" if down else "5: LinkUp",
             "rate": "10 Gb/sec (4X SDR)" if down else rate,
-            "lid": f"{lid:#x}" if state == "active" else "0xffff",
-            "sm_lid": f"{parameters.sm_lid:#x}" if state == "active" else "0x0",
+            "lid": f"{lid:#x}" if works else "0xffff",
+            "sm_lid": f"{parameters.sm_lid:#x}" if works else "0x0",
         }
-    word = {"active": "4: ACTIVE", "init": "2: INIT", "down": "1: DOWN"}[state]
-    ordered = [*values.items(), ("state", word)] if state == "active" else [("state", word), *values.items()]
+    word = {"init": "2: INIT", "down": "1: DOWN"}.get(state, "4: ACTIVE")
+    ordered = [*values.items(), ("state", word)] if works else [("state", word), *values.items()]
     return [(f"ports/1/{name}", text + "\n") for name, text in ordered]
 
 

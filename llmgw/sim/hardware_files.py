@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -30,6 +31,10 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     link_layer: str
     sm_lid: int
     driver_version: str
+    nvlink: Literal["switch", "pairs", "none"] = "switch"
+    """How the GPUs are joined."""
+    unified_memory: bool = False
+    """The GPUs have no memory of their own, as on a GB10."""
 
 
 def claim_folder(directory: Path) -> None:

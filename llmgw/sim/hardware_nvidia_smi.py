@@ -10,11 +10,13 @@ import uuid
 from importlib import resources
 from typing import Literal
 
+from llmgw.sim.hardware_adapters import bridge_folder, socket_of
 from llmgw.sim.hardware_files import Parameters
 
-GpuState = Literal["ok", "reset", "ecc", "lost"]
+GpuState = Literal["ok", "reset", "ecc", "lost", "xid", "unlinked"]
 _UUID_SPACE = uuid.UUID("6f0c7f0e-2a0b-4b8e-9d53-0a1c5a3f7e11")
 _RESERVED_MIB = 479
+CUDA_VERSION = "13.1"
 _RESET = "[GPU requires reset]"
 
 # Field → unit in the heading; empty for fields without one.
@@ -76,9 +78,20 @@ def gpu_bus_id(index: int) -> str:
     return f"{index // 8:08X}:{0x1B + 0x10 * (index % 8):02X}:00.0"
 
 
+def gpu_pci_folder(index: int) -> str:
+    """The GPU's PCI device below `sys/devices`: below the same bridge as the adapter of its number."""
+    return f"{bridge_folder(index)}/{gpu_bus_id(index)[4:].lower()}"
+
+
+def gpu_pci_files(index: int) -> dict[str, str]:
+    """Path below the GPU's PCI device → text."""
+    return {"vendor": "0x10de\n", "device": "0x2330\n", "numa_node": f"{socket_of(index)}\n"}
+
+
 def gpu_file(parameters: Parameters, index: int, state: GpuState) -> str:
     """The facts of one GPU as assignments that the program reads; `state` is what is wrong with it."""
     lines = [f"state={state}", f"memory_total={parameters.memory_mib}"]
+    lines.append(f"cuda_version={CUDA_VERSION} unified={'yes' if parameters.unified_memory else ''}")
     lines += [
         f"f_{_variable(name)}={shlex.quote(value)}" for name, value in _values(parameters, index, state).items()
     ]
@@ -144,6 +157,8 @@ def _values(parameters: Parameters, index: int, state: GpuState) -> dict[str, st
         # As a real H100 in this state: the sensors refuse, and memory looks empty.
         for name in ("utilization.gpu", "utilization.memory", "temperature.gpu", "temperature.memory"):
             values[name] = _RESET
+    if parameters.unified_memory:
+        values |= {"memory.total": "[N/A]", "memory.reserved": "[N/A]"}
     return values | {
         "gpu_uuid": values["uuid"],
         "gpu_name": values["name"],

@@ -116,10 +116,12 @@ load() {
     . "$1"
     holders "$f_uuid"
     reserved=${f_memory_reserved%% *}
+    [ -z "$unified" ] || reserved=0
     [ "$held" -le "$((memory_total - reserved))" ] || held=$((memory_total - reserved))
     [ "$state" != reset ] || held=0
     f_memory_used="$held MiB"
     f_memory_free="$((memory_total - reserved - held)) MiB"
+    [ -z "$unified" ] || f_memory_used='[N/A]' f_memory_free='[N/A]'
 }
 
 wanted() {
@@ -131,6 +133,7 @@ lost_line() {
     printf 'Unable to determine the device handle for GPU%s: Unknown Error\n' "${f_pci_bus_id#0000}"
 }
 
+unified=
 action= fields= ids= header=yes units=yes format= show_holders=
 while [ $# -gt 0 ]; do
     case $1 in
@@ -144,6 +147,8 @@ while [ $# -gt 0 ]; do
         ids=$1
         ;;
     -L | --list-gpus) action=list ;;
+    topo) action=topo ;;
+    -m | --matrix) [ "$action" = topo ] || usage ;;
     -h | --help) action=help ;;
     --version) action=version ;;
     *) usage ;;
@@ -208,15 +213,19 @@ list)
         fi
     done
     ;;
+topo)
+    while IFS= read -r line; do printf '%s\n' "$line"; done <"$here/topology"
+    ;;
 help)
     echo 'nvidia-smi [-L | --query-gpu=FIELDS --format=csv[,noheader][,nounits] | --query-compute-apps=FIELDS'
-    echo '--format=…] [-i INDEX|UUID|BUS,…] [--version]     (simulated by llmgw)'
+    echo '--format=…] [-i INDEX|UUID|BUS,…] [topo -m] [--version]     (simulated by llmgw)'
     ;;
 version)
     [ $# -eq 0 ] || . "$1"
     printf 'NVIDIA-SMI version  : %s\n' "${f_driver_version-unknown}"
     printf 'NVML version        : %s\n' "${f_driver_version-unknown}"
     printf 'DRIVER version      : %s\n' "${f_driver_version-unknown}"
+    printf 'CUDA Version        : %s\n' "${cuda_version-unknown}"
     ;;
 *)
     rule='+-----------------------------------------------------------------------------+'

@@ -42,6 +42,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+def wait_for(name: str) -> None:
+    while not Path(name).exists() or not Path(name).read_text():
+        time.sleep(0.01)
+
+
 def main() -> None:
     words = sys.argv[1:]
     print("engine begins", flush=True)
@@ -55,8 +60,22 @@ def main() -> None:
             "open('orphan.pid','w').write(str(os.getpid())); time.sleep(600)"
         )
         subprocess.Popen(["/bin/sh", "-c", f'"$0" -c "{script}" & exit 0', sys.executable]).wait()
-        while not Path("orphan.pid").exists() or not Path("orphan.pid").read_text():
-            time.sleep(0.01)
+        wait_for("orphan.pid")
+    if "has-core" in words:
+        # As vLLM's core: a child in the engine's session that goes on without its parent, deaf to SIGTERM. With
+        # its environment wiped, as setproctitle does, no marker leads to it.
+        script = (
+            "import os,signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+            "open('core.pid','w').write(str(os.getpid())); time.sleep(600)"
+        )
+        subprocess.Popen([sys.executable, "-c", script], env={})
+        wait_for("core.pid")
+    if "has-escaped" in words:
+        # Another session, no marker, no parent: nothing but a cgroup leads to it.
+        script = "import os,time; open('escaped.pid','w').write(str(os.getpid())); time.sleep(600)"
+        starter = "import subprocess,sys; subprocess.Popen(sys.argv[1:], env={}, start_new_session=True)"
+        subprocess.run([sys.executable, "-c", starter, sys.executable, "-c", script], env={}, check=True)
+        wait_for("escaped.pid")
     if "leaks-memory" in words:
         # A helper that nothing leads to: another session, no marker, no parent. It holds memory of the GPU until
         # it is told to let go, as a worker does that hangs in the driver.
@@ -72,8 +91,7 @@ def main() -> None:
             "stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)"
         )
         subprocess.run([sys.executable, "-c", starter, *helper], check=True)
-        while not Path("leak.pid").exists() or not Path("leak.pid").read_text():
-            time.sleep(0.01)
+        wait_for("leak.pid")
     if "dies" in words:
         print("CUDA error: out of memory", flush=True)
         sys.exit(3)

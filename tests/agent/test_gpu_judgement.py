@@ -121,3 +121,16 @@ def test_memory_of_nobody_is_compared_with_what_was_in_use_before() -> None:
     assert remains(gpu(used=5000), before=2000) is None
     assert remains(gpu(used=30000), before=None) is None
     assert remains(gpu(total=None, used=None), before=None) is None
+
+
+def test_of_unified_memory_only_what_processes_on_the_gpu_hold_counts() -> None:
+    busy_machine = gpu(total=122_570, used=60_000, unified_memory=True)
+    assert judge(busy_machine).gpus[0].usable
+    assert judge(busy_machine, leftover=Leftover("r1-0", 0)).gpus[0].usable
+    assert judge(busy_machine, (42, None)).gpus[0].usable
+    taken = judge(busy_machine, (42, 20_480)).gpus[0]
+    assert taken.reason == "its memory is held by process 42 (python train.py) with 20480 MiB"
+    after = why_not_released(
+        busy_machine, GpuHolders(), shard_began_boot_s=10, used_before_mib=1000, identify=identify
+    )
+    assert after is None

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import resource
+import shutil
 import socket
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llmgw.doctor import ports, work_dir
+from llmgw.doctor import ports, weights, work_dir
 from llmgw.doctor.checks import CHECKS
 from llmgw.doctor.examine import examine
+from llmgw.doctor.limits import inherited_limits
+from llmgw.doctor.packages import interpreter_of
 from llmgw.messages.findings import Finding
-from llmgw.sim.hardware import set_gpu, set_port, write_hardware
+from llmgw.sim.hardware import set_gpu, set_machine, set_port, write_hardware
 from tests.doctor.healthy import DAY, OWN_USER, Site
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     return Site(tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(autouse=True)
+def _any_disk_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "ROOM_WARN_BYTES", 0)
 
 
 def findings(site: Site, *, clock_s: float = 0.0, **changes: Any) -> list[Finding]:
@@ -63,6 +75,114 @@ def test_exactly_the_planted_hardware_faults_are_found(site: Site, tmp_path: Pat
         ("gpu-unusable", "node01 GPU 5"),
         ("fabric-no-subnet-manager", "node01 ib-a mlx5_1"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("link_layer", "plant", "expected"),
+    [
+        ("InfiniBand", lambda d: None, []),
+        ("Ethernet", lambda d: None, []),
+        ("InfiniBand", lambda d: set_gpu(d, 2, "ecc"), ["gpu-unusable"]),
+        ("InfiniBand", lambda d: set_gpu(d, 2, "xid"), ["gpu-unusable"]),
+        ("InfiniBand", lambda d: set_gpu(d, 2, "unlinked"), ["gpu-unusable"]),
+        ("InfiniBand", lambda d: set_gpu(d, 2, "lost"), ["gpu-lost"]),
+        ("InfiniBand", lambda d: set_port(d, "mlx5_0", "down"), ["fabric-port-down"]),
+        ("InfiniBand", lambda d: set_port(d, "mlx5_0", "slow"), ["fabric-slow"]),
+        ("Ethernet", lambda d: set_port(d, "mlx5_0", "unaddressed"), ["roce-gid"]),
+        ("Ethernet", lambda d: set_port(d, "mlx5_0", "down"), ["fabric-port-down"]),
+        ("InfiniBand", lambda d: set_machine(d, "memlock"), ["memlock"]),
+        ("InfiniBand", lambda d: set_machine(d, "files"), ["open-files"]),
+        ("InfiniBand", lambda d: set_machine(d, "no-devices"), ["rdma-devices"]),
+        ("InfiniBand", lambda d: set_machine(d, "no-gpudirect"), ["gpudirect"]),
+    ],
+)
+def test_each_fault_of_the_hardware_planted_alone_is_found_alone(
+    site: Site, tmp_path: Path, link_layer: str, plant: Callable[[Path], None], expected: list[str]
+) -> None:
+    hardware = write_hardware(tmp_path / "hw", gpus=4, adapters=2, node="node01", link_layer=link_layer)
+    plant(hardware.directory)
+    discovery = {"nvidia_smi": str(hardware.nvidia_smi), "ib_root": str(hardware.ib_root)}
+    assert checks(site, discovery=discovery) == expected
+
+
+def python_that_prints(path: Path, answer: str, code: int = 0) -> str:
+    path.write_text(f"#!/bin/sh\nprintf '%s\\n' '{answer}'\nexit {code}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_an_engines_packages_are_asked_of_its_own_interpreter(site: Site, tmp_path: Path) -> None:
+    def found(**engines: Any) -> list[Finding]:
+        return [finding for finding in findings(site, engines=engines) if finding.check != "engine-unknown"]
+
+    whole = python_that_prints(tmp_path / "whole", json.dumps({"sglang": "0.5.23", "torch": "2.11.0+cu130"}))
+    assert found(sglang={"python": whole}) == []
+    (missing,) = found(sglang={"python": sys.executable})
+    assert (missing.check, missing.where, missing.severity) == (
+        "engine-package",
+        "node01 engines.sglang",
+        "error",
+    )
+    assert missing.what == f"{sys.executable} has no package sglang and no torch"
+    assert missing.remedy == f"{sys.executable} -m pip install sglang"
+    broken = python_that_prints(tmp_path / "broken", "No module named encodings", 1)
+    (finding,) = found(sglang={"python": broken})
+    assert finding.check == "engine-python"
+    assert "does not run: No module named encodings" in finding.what
+    (finding,) = found(sglang={"python": "/nonexistent/python"})
+    assert finding.check == "engine-program"
+    cpu = python_that_prints(tmp_path / "cpu", json.dumps({"sglang": "0.5.23", "torch": "2.11.0+cpu"}))
+    (finding,) = found(sglang={"python": cpu})
+    assert (finding.check, finding.severity) == ("engine-cpu-build", "warning")
+
+
+def test_vllms_interpreter_is_the_one_in_the_first_line_of_its_program(site: Site, tmp_path: Path) -> None:
+    python = python_that_prints(tmp_path / "python", json.dumps({"vllm": None, "torch": "2.11.0+cu130"}))
+    (tmp_path / "vllm").write_text(f"#!{python}\n")
+    (tmp_path / "vllm").chmod(0o755)
+    assert interpreter_of(str(tmp_path / "vllm")) == python
+    found = [
+        f
+        for f in findings(site, engines={"vllm": {"bin": str(tmp_path / "vllm")}})
+        if f.check != "engine-unknown"
+    ]
+    assert [finding.what for finding in found] == [f"{python} has no package vllm"]
+    (tmp_path / "env").write_text("#!/usr/bin/env sh\n")
+    assert interpreter_of(str(tmp_path / "env")) == shutil.which("sh")
+    assert interpreter_of(sys.executable) is None
+
+
+def test_a_program_that_fails_to_start_is_found(site: Site, tmp_path: Path) -> None:
+    text = "error while loading shared libraries: libcudart.so.13: cannot open shared object file"
+    broken = python_that_prints(tmp_path / "llama-server", text, 127)
+    (finding,) = findings(site, engines={"llamacpp": {"bin": broken}})
+    assert finding.check == "engine-program"
+    assert "libcudart.so.13" in finding.what
+    assert f"ldd {broken}" in finding.remedy
+    (tmp_path / "other").write_bytes(b"\x7fELF\x02\x01\x01" + bytes(57))
+    (tmp_path / "other").chmod(0o755)
+    (finding,) = findings(site, engines={"llamacpp": {"bin": str(tmp_path / "other")}})
+    assert (finding.check, "is not a program for this machine" in finding.what) == ("engine-program", True)
+
+
+def test_too_little_room_for_weights_is_found_once_a_disk(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "ROOM_WARN_BYTES", 2**70)
+    (finding,) = findings(site)
+    assert (finding.check, finding.severity) == ("weights-room", "warning")
+    assert checks(site, engines={"sim": {"enabled": True}}) == []
+
+
+def test_the_limits_are_those_of_the_agent_that_runs_or_of_its_unit(tmp_path: Path) -> None:
+    assert inherited_limits(str(tmp_path), show=lambda: "LoadState=not-found\n") is None
+    shown = "LimitMEMLOCK=infinity\nLimitMEMLOCKSoft=65536\nLimitNOFILE=524288\nLoadState=loaded\n"
+    assert inherited_limits(str(tmp_path), show=lambda: shown) == {
+        "Max locked memory": (65536, None),
+        "Max open files": (524288, 524288),
+    }
+    (tmp_path / "agent.lock").write_text(f"{os.getpid()}\n")
+    of_agent = inherited_limits(str(tmp_path), show=lambda: shown)
+    assert of_agent is not None
+    assert of_agent["Max open files"][1] == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
 def test_a_key_that_others_may_read_is_found(site: Site) -> None:

@@ -84,10 +84,10 @@ def test_a_configuration_that_cannot_be_used_is_told_sentence_by_sentence_and_en
 def test_every_check_has_a_name_of_its_own_and_a_limit_of_seconds() -> None:
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names)
-    assert all(0 < check.limit_s <= 15 for check in CHECKS)
+    assert all(0 < check.limit_s <= 30 for check in CHECKS)
 
 
 def test_the_documents_name_every_check() -> None:
     page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
-    documented = re.findall(r"^\| `([a-z-]+)` \|", page, re.M)
+    documented = re.findall(r"^\| `([a-z-]+)` \|", page.partition("\n## ")[0], re.M)
     assert documented == ["configuration", *(check.name for check in CHECKS)]

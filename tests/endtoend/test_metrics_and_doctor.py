@@ -18,7 +18,7 @@ import yaml
 from llmgw.pki.authority import Authority
 from llmgw.pki.files import install_pair
 from llmgw.pki.handout import write_files
-from llmgw.sim.hardware import set_port
+from llmgw.sim.hardware import set_machine, set_port
 from tests.endtoend.conftest import RunningFleet, until
 from tests.server.exposition import families, lint, value
 
@@ -144,8 +144,10 @@ def test_doctor_finds_nothing_on_a_node_of_a_healthy_fleet(fleet: RunningFleet) 
         "address",
         "engines",
         "engine-user",
+        "packages",
         "ports",
         "work-dir",
+        "weights",
         "server",
     ]
 
@@ -167,6 +169,41 @@ def test_doctor_finds_what_was_planted_and_exits_by_the_worst_of_it(fleet: Runni
     ]
     for finding in failed["findings"]:
         assert all(finding[part] for part in ("where", "what", "why", "remedy"))
+
+
+def test_what_doctor_finds_rides_to_the_server_with_the_agent(fleet: RunningFleet) -> None:
+    path = fleet.demo.folder / "node03" / "agent.yaml"
+    before = path.read_text()
+    agent = yaml.safe_load(before)
+    path.write_text(yaml.safe_dump(agent | {"engines": {**agent["engines"], "llamacpp": {"bin": "/bin/false"}}}))
+    hardware = fleet.demo.folder / "node03" / "hardware"
+
+    def checks() -> set[str]:
+        return {finding["check"] for finding in fleet.node("node03")["findings"]}
+
+    try:
+        set_machine(hardware, "memlock")
+        os.kill(fleet.demo.pid("node03"), signal.SIGKILL)
+        fleet.demo.start_agent("node03")
+        until(lambda: {"engine-program", "memlock"} <= checks(), 30)
+        told = fleet.ctl("nodes", "node03").stdout
+        assert "/bin/false --version fails: exit code 1" in told
+        assert "engines may lock 8 MiB of memory" in told
+        assert "LimitMEMLOCK=infinity" in told
+    finally:
+        set_machine(hardware, "ok")
+        path.write_text(before)
+        os.kill(fleet.demo.pid("node03"), signal.SIGKILL)
+        fleet.demo.start_agent("node03")
+    until(lambda: fleet.node("node03")["state"] == "ready" and not checks(), 30)
+
+
+def test_how_gpus_are_joined_is_told_in_the_api_and_as_a_metric(fleet: RunningFleet) -> None:
+    node = fleet.get("nodes/node01")
+    count = len(node["gpus"])
+    assert node["gpus"][0]["paths"] == {str(other): "NV18" for other in range(1, count)}
+    assert node["gpus"][0]["nearest_adapters"] == ["mlx5_0"]
+    assert value(scrape(fleet), "llmgw_gpu_nvlink_peers", node="node01", gpu="0") == count - 1
 
 
 def test_doctor_tells_people_what_is_wrong_where_and_what_to_type(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_relative_path_is_seen_from_the_agents_folder(tmp_path: Any, monkeypat
         ({"args": ["--api_key", "x"]}, "--api_key"),
         ({"args": ["-dev", "CUDA0"]}, "-dev"),
         ({"args": ["--rpc", "10.0.0.9:50052"]}, "--rpc"),
-        ({"args": ["--ctx-size=4096"]}, "--ctx-size and 4096"),
+        ({"args": ["--ctx-size=4096"]}, "--ctx-size and its value"),
         ({"args": ["--hf-token", "x"]}, "HF_TOKEN"),
         ({"args": ["--gpt-oss-20b-default"]}, "source says what is loaded"),
         ({"args": ["-sm", "none"]}, "uses one GPU"),

@@ -49,12 +49,18 @@ def test_the_fabrics_adapters_are_named_exactly_and_nothing_else_may_be_used() -
     assert "NCCL_IB_HCA" not in env_of(nodes=1)
 
 
+def near(*lists: list[str] | None) -> list[Gpu]:
+    return [
+        Gpu(index=index, uuid=f"GPU-{index + 1}", name="H100", nearest_adapters=names)
+        for index, names in enumerate(lists)
+    ]
+
+
 def test_adapters_near_the_shards_gpus_come_first() -> None:
-    nearest = {"GPU-1": ["mlx5_10", "mlx5_0"], "GPU-2": ["mlx5_1"]}
-    assert env_of(nearest=nearest)["NCCL_IB_HCA"] == "=mlx5_10:1,mlx5_1:1,mlx5_0:1"
-    gpus = [Gpu(index=0, uuid="GPU-1", name="H100")]
-    assert nearest_first(["a:1", "a:2", "b:1"], gpus, {"GPU-1": ["gone", "b"]}) == ["b:1", "a:1", "a:2"]
-    assert nearest_first(["a:1"], gpus, {}) == ["a:1"]
+    env = env_of(gpus=near(["mlx5_10", "mlx5_0"], ["mlx5_1"]))
+    assert env["NCCL_IB_HCA"] == "=mlx5_10:1,mlx5_1:1,mlx5_0:1"
+    assert nearest_first(["a:1", "a:2", "b:1"], near(["gone", "b"])) == ["b:1", "a:1", "a:2"]
+    assert nearest_first(["a:1", "b:1"], near(None, [])) == ["a:1", "b:1"]
 
 
 def test_infiniband_gets_no_gid_index_and_roce_the_one_that_all_its_adapters_share() -> None:

@@ -89,9 +89,22 @@ def test_a_size_with_a_unit_is_refused_in_any_spelling_of_its_flag() -> None:
 def test_spellings_that_an_engine_does_not_take_are_told_with_the_right_ones() -> None:
     plain = Reading()
     equals, underscores = spelling_problems(["--size=4", "--a_b", "4", "a_b=c"], plain, "It")
-    assert "--size and 4" in equals
+    assert "--size and its value as two" in equals
     assert "write --a-b" in underscores
     assert spelling_problems(["--size=4", "--a_b"], READING, "It") == []
+
+
+def test_a_flag_and_its_value_in_one_argument_are_told_apart() -> None:
+    (sentence,) = spelling_problems(["--max-model-len 4096", '--x={"a b": 1}', "a -b"], READING, "It")
+    assert "args has --max-model-len and what follows it as one argument" in sentence
+
+
+def test_no_sentence_about_a_spelling_repeats_a_value() -> None:
+    sentences = spelling_problems(
+        ["--api-key=s3cr3t", "--api-key s3cr3t", "--api_key", "s3cr3t"], Reading(), "It"
+    )
+    assert len(sentences) == 3
+    assert not any("s3cr3t" in sentence for sentence in sentences)
 
 
 def test_a_profiles_variable_wins_and_the_contradiction_is_told() -> None:

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from llmgw.agent.gpu_memory import GpuMemory
@@ -21,14 +22,32 @@ from llmgw.agent.processes import uncovered
 from llmgw.agent.supervisor import Supervisor, real_work_dir
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.registry import adapter
-from llmgw.messages.agent import FabricOffer, HeldShard, Inventory, Rendezvous, ShardSpec
+from llmgw.messages.agent import FabricOffer, Gid, HeldShard, Inventory, Port, Rendezvous, ShardSpec
 from tests.agent.fakes import GPUS, IDLE, FixedInventory
 from tests.engines.running import http
 
 PROGRAMS = Path(__file__).parent / "programs"
 # Below the ports that the kernel gives out, and beside those of tests/agent.
 _LOW = 9000 + os.getpid() % 40 * 200
-FABRIC = FabricOffer(name="ib-a", adapters=["mlx5_0:1", "mlx5_1:1"], usable=True)
+ADAPTERS = ["mlx5_0", "mlx5_1"]
+# A RoCE fabric whose second adapter is the one near the GPUs.
+ROCE = Inventory(
+    gpus=[msgspec.structs.replace(gpu, nearest_adapters=["mlx5_1"]) for gpu in GPUS],
+    ports=[
+        Port(
+            adapter=name,
+            port=1,
+            link_layer="Ethernet",
+            state="ACTIVE",
+            gids=[
+                Gid(index=1, gid="fe80:0000:0000:0000:0e42:a1ff:fef7:7b9a", type="RoCE v2"),
+                Gid(index=3, gid="0000:0000:0000:0000:0000:ffff:0a60:531a", type="RoCE v2"),
+            ],
+        )
+        for name in ADAPTERS
+    ],
+    fabrics=[FabricOffer(name="roce-a", adapters=[f"{name}:1" for name in ADAPTERS], usable=True)],
+)
 
 
 @pytest.fixture
@@ -68,7 +87,7 @@ async def node(folder: Path, bin_dir: Path, address: str, launch_mode: str = "mp
         config=config,
         address=address,
         adapter=adapter,
-        inventory=FixedInventory(Inventory(gpus=GPUS, fabrics=[FABRIC])),
+        inventory=FixedInventory(ROCE),
         gpu_memory=GpuMemory(lambda: IDLE, work_dir=real_work_dir(config)),
         mgmt_interface="lo",
         base_env={"PATH": os.environ["PATH"], "HF_TOKEN": "hf_from_the_agent", "AWS_SECRET": "s"},
@@ -148,7 +167,7 @@ def test_one_node_becomes_ready_by_a_token_and_answers_to_all_its_names(
 
 def test_two_nodes_meet_and_each_has_its_own_rank_and_address(tmp_path: Path, bin_dir: Path) -> None:
     async def test() -> None:
-        several: dict[str, Any] = {"nodes": 2, "tensor_parallel": 2, "fabric": "ib-a"}
+        several: dict[str, Any] = {"nodes": 2, "tensor_parallel": 2, "fabric": "roce-a"}
         async with (
             node(tmp_path / "a", bin_dir, "127.0.0.1") as first,
             node(tmp_path / "b", bin_dir, "127.0.0.2") as second,
@@ -163,7 +182,8 @@ def test_two_nodes_meet_and_each_has_its_own_rank_and_address(tmp_path: Path, bi
             log = (tmp_path / "a" / "shards" / "r1.0" / "engine.log").read_text()
             assert "joined: rank 1 from 127.0.0.2" in log
             env = started(tmp_path / "b")["env"]
-            assert env["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1"
+            assert env["NCCL_IB_HCA"] == "=mlx5_1:1,mlx5_0:1"
+            assert env["NCCL_IB_GID_INDEX"] == "3"
             assert env["NCCL_SOCKET_IFNAME"] == "=lo"
             for one, name in ((first, "r1.0"), (second, "r1.1")):
                 await one.stop(name, "test")
@@ -174,7 +194,7 @@ def test_two_nodes_meet_and_each_has_its_own_rank_and_address(tmp_path: Path, bi
 
 def test_over_ray_the_engine_waits_for_its_head_and_the_workers_join_it(tmp_path: Path, bin_dir: Path) -> None:
     async def test() -> None:
-        several: dict[str, Any] = {"nodes": 2, "tensor_parallel": 2, "fabric": "ib-a"}
+        several: dict[str, Any] = {"nodes": 2, "tensor_parallel": 2, "fabric": "roce-a"}
         async with (
             node(tmp_path / "a", bin_dir, "127.0.0.1", "ray") as first,
             node(tmp_path / "b", bin_dir, "127.0.0.2", "ray") as second,
@@ -201,7 +221,7 @@ def test_a_head_that_dies_ends_the_start_with_its_own_output(tmp_path: Path, bin
 
     async def test() -> None:
         async with node(tmp_path / "a", bin_dir, "127.0.0.1", "ray") as first:
-            await first.start(shard(0, nodes=2, tensor_parallel=2, fabric="ib-a"))
+            await first.start(shard(0, nodes=2, tensor_parallel=2, fabric="roce-a"))
             held = await reach(first, "failed")
             assert held.reason is not None
             assert held.reason.startswith("ray ")

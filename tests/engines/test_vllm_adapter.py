@@ -161,6 +161,7 @@ def test_the_key_is_given_by_the_environment_and_the_checks_carry_it() -> None:
         ("embedding", "pooling", "/v1/embeddings"),
         ("rerank", "pooling", "/v1/rerank"),
         ("score", "pooling", "/v1/score"),
+        ("transcription", "generate", "/v1/audio/transcriptions"),
     ],
 )
 def test_the_models_task_chooses_the_runner_and_the_probe(task: str, runner: str, path: str) -> None:
@@ -208,7 +209,7 @@ def test_a_source_may_be_a_folder_a_name_or_what_was_fetched(
         ({"source": "~/x"}, "absolute path"),
         ({"source": "a/b/c"}, "neither a path"),
         ({"source": "--host"}, "neither a path"),
-        ({"task": "transcription"}, "'transcription'"),
+        ({"task": "dance"}, "'dance'"),
         ({"tensor_parallel": 4}, "tensor_parallel 4, which takes 4 GPUs, and its replica has 1 × 2 = 2"),
         ({"args": ["-tp", "4"]}, "takes 4 GPUs"),
         ({"args": ["--data-parallel-size", "2"]}, "data_parallel 2"),

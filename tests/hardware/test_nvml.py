@@ -50,7 +50,9 @@ class Library:
         return answer(self.gpus[index], "handle", self.gpus[index])
 
     def nvmlDeviceGetUUID(self, gpu: dict[str, Any]) -> Any:
-        return answer(gpu, "uuid", f"GPU-{[gpu is other for other in self.gpus].index(True):08d}")
+        return answer(
+            gpu, "uuid", f"GPU-{next((n for n, other in enumerate(self.gpus) if other is gpu), 99):08d}"
+        )
 
     def nvmlDeviceGetName(self, gpu: dict[str, Any]) -> Any:
         return answer(gpu, "name", "NVIDIA H200")
@@ -69,6 +71,19 @@ class Library:
 
     def nvmlDeviceGetMigMode(self, gpu: dict[str, Any]) -> Any:
         return answer(gpu, "mig", [0, 0])
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        return 13010
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, gpu: dict[str, Any]) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu: dict[str, Any], index: int) -> dict[str, Any]:
+        devices = gpu.get("devices", [])
+        if index >= len(devices):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        found: dict[str, Any] = devices[index]
+        return found
 
     def nvmlDeviceGetTotalEccErrors(self, gpu: dict[str, Any], kind: int, counter: int) -> Any:
         return answer(gpu, "ecc", 0)
@@ -197,3 +212,35 @@ def test_a_size_that_is_not_available_is_unknown() -> None:
     library = Library({"compute": [SimpleNamespace(pid=11, usedGpuMemory=2**64 - 1)]})
     table = read_nvml(library)
     assert [one.used_mib for one in table.processes.processes] == [None]
+
+
+def test_the_devices_of_a_cut_gpu_are_read_and_its_empty_slots_are_not() -> None:
+    devices = [
+        {
+            "uuid": "MIG-a",
+            "name": "NVIDIA H200 MIG 3g.71gb",
+            "memory": SimpleNamespace(total=71424 * MIB, used=1),
+        },
+        {"uuid": "MIG-b", "name": b"NVIDIA H200 MIG 1g.18gb", "memory": not_supported()},
+    ]
+    cut, whole = read_nvml(Library({"mig": [1, 1], "devices": devices}, {"devices": devices})).gpus
+    assert [(device.uuid, device.profile, device.memory_total_mib) for device in cut.mig_devices] == [
+        ("MIG-a", "3g.71gb", 71424),
+        ("MIG-b", "1g.18gb", None),
+    ]
+    assert (whole.mig, whole.mig_devices) == (False, [])
+    assert cut.cuda_version == "13.1"
+
+
+@pytest.mark.parametrize(
+    ("memory", "unified"),
+    [
+        (SimpleNamespace(total=0, used=0), True),
+        (pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED), True),
+        (pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN), False),
+        (SimpleNamespace(total=143771 * MIB, used=0), False),
+    ],
+)
+def test_only_a_gpu_that_has_no_memory_of_its_own_is_of_unified_memory(memory: Any, unified: bool) -> None:
+    (gpu,) = read_nvml(Library({"memory": memory})).gpus
+    assert gpu.unified_memory == unified

@@ -6,8 +6,12 @@ import pytest
 
 from llmgw.config.agent import FabricDeclaration
 from llmgw.hardware.fabrics import offer_fabrics
+from llmgw.hardware.gids import choose_gid
+from llmgw.hardware.gpu_processes import parse_gpu_processes
+from llmgw.hardware.inspecting import inspect_gpus, inspect_ports
 from llmgw.hardware.nvidia_smi import parse_gpus
 from llmgw.hardware.ports import read_ports
+from llmgw.messages.agent import Gid, Gpu
 from tests.hardware.samples import SAMPLES, WITHOUT_SAMPLES, sample_files
 
 needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason=WITHOUT_SAMPLES)
@@ -48,25 +52,51 @@ CSV: dict[str, tuple[object, ...]] = {
     ),
 }
 
-# File → (usable GPUs, unusable GPUs, what the findings say). The tables for people are no CSV and not here.
+# File → (usable GPUs, unusable GPUs, what the findings say).
 ODD: dict[str, tuple[int, int, list[str]]] = {
     "cannot_communicate_exit9.txt": (0, 0, ["couldn't communicate with the NVIDIA driver"]),
     "device_handle_then_no_devices.txt": (0, 0, ["0000:01:00.0 is lost: Unknown Error"]),
     "fallen_off_bus.txt": (0, 0, ["0000:01:00.0 is lost: GPU has fallen off the bus"]),
     "gb10_nvitop208_csv.txt": (1, 0, []),
-    "gb10_row_nounits_and_compute_apps.txt": (1, 0, ["compute-apps", "3150", "6330"]),
+    "gb10_row_nounits_and_compute_apps.txt": (1, 0, []),
     "gb10_unsloth10703_csv.txt": (1, 0, []),
     "gpu_requires_reset_h100_csv.txt": (0, 1, []),
     "healthy_peer_h100_csv.txt": (1, 0, []),
+    "loop_mode_second_sample_unknown_error.txt": (0, 0, ["could not be read: 0, 0, 0", "2 rows say nothing"]),
     "lost_gpu_error_line_between_rows.txt": (1, 0, ["0000:02:00.0 is lost: Unknown Error"]),
     "no_devices_only.txt": (0, 0, ["finds no GPU"]),
     "unknown_error_fan_eight_gtx_noheader.txt": (8, 0, []),
 }
 
 
+# File of a table or list → each GPU's (index, name, used, total, MIG devices, usable).
+TABLES: dict[str, list[tuple[object, ...]]] = {
+    "err_fan_525_table_gpud.txt": [(0, "NVIDIA GeForce ...", 2021, 23028, 0, True)],
+    "err_fan_table_rtx4000ada.txt": [
+        (13, "NVIDIA RTX 4000 Ada Gene...", 1, 20475, 0, True),
+        (14, "NVIDIA RTX 4000 Ada Gene...", 1, 20475, 0, False),
+    ],
+    "err_power_v100_table_row.txt": [(0, "unknown", 593, 16160, 0, True)],
+    "gh200_four_module_table_excerpt.txt": [
+        (0, "NVIDIA GH200 120GB", 5, 97871, 0, True),
+        (1, "NVIDIA GH200 120GB", 40, 97871, 0, True),
+        (2, "NVIDIA GH200 120GB", 35, 97871, 0, True),
+    ],
+    "gh200_mig_table_570_excerpt.txt": [(0, "NVIDIA GH200 480GB", 29465, 97871, 1, True)],
+    "gh200_table_535.txt": [(0, "NVIDIA GH200 480GB", 1, 97871, 0, True)],
+    "h100_mig_590_default_table.txt": [(0, "NVIDIA H100 80GB HBM3", 59, 81559, 4, True)],
+    "h100_mig_590_list_L.txt": [(0, "NVIDIA H100 80GB HBM3", None, None, 4, True)],
+    "h200_mig_590_default_table.txt": [(0, "NVIDIA H200", 55, 143771, 5, True)],
+    "h200_mig_590_list_L.txt": [(0, "NVIDIA H200", None, None, 5, True)],
+    "h20_same_total_as_gh200_table_excerpt.txt": [(0, "NVIDIA H20", 4, 97871, 0, True)],
+}
+PROCESSES = "compute_apps_not_supported_row.txt"
+
+
 @needs_samples
-def test_every_csv_file_has_its_answer_here() -> None:
-    assert {path.name.partition(".")[0] for path in sample_files("nvidia-smi", "*.csv.txt")} == set(CSV)
+def test_every_file_has_its_answer_here() -> None:
+    csv = {f"{name}.csv.txt" for name in CSV}
+    assert {path.name for path in sample_files("nvidia-smi", "*")} == csv | set(ODD) | set(TABLES) | {PROCESSES}
 
 
 @needs_samples
@@ -100,9 +130,64 @@ def test_odd_output_of_real_machines_is_read_right(name: str) -> None:
 
 
 @needs_samples
-def test_no_file_of_the_folder_raises() -> None:
-    for path in sample_files("nvidia-smi", "*"):
-        parse_gpus(path.read_text())
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_a_real_table_or_list_is_read_right(name: str) -> None:
+    read = parse_gpus((SAMPLES / "nvidia-smi" / name).read_text())
+    assert read.findings == []
+    assert [
+        (gpu.index, gpu.name, gpu.memory_used_mib, gpu.memory_total_mib, len(gpu.mig_devices), gpu.usable)
+        for gpu in read.gpus
+    ] == TABLES[name]
+    for gpu in read.gpus:
+        assert bool(gpu.mig) == bool(gpu.mig_devices)
+
+
+@needs_samples
+def test_details_of_real_tables() -> None:
+    def gpus(name: str) -> list[Gpu]:
+        return parse_gpus((SAMPLES / "nvidia-smi" / name).read_text()).gpus
+
+    (h200,) = gpus("h200_mig_590_default_table.txt")
+    assert [device.memory_total_mib for device in h200.mig_devices] == [71424, 71424, 33280, 16384, 16384]
+    assert (h200.cuda_version, h200.driver_version) == ("13.1", "590.48.01")
+    (listed,) = gpus("h200_mig_590_list_L.txt")
+    assert [device.profile for device in listed.mig_devices] == [
+        *("1c.3g.71gb", "2c.3g.71gb", "2g.35gb", "1g.18gb", "1g.18gb"),
+    ]
+    assert len({device.uuid for device in listed.mig_devices}) == 5
+    assert [device.memory_total_mib for device in gpus("gh200_mig_table_570_excerpt.txt")[0].mig_devices] == [
+        47616
+    ]
+    assert [gpu.pci_bus_id for gpu in gpus("gh200_four_module_table_excerpt.txt")] == [
+        *("00000009:01:00.0", "00000019:01:00.0", "00000029:01:00.0"),
+    ]
+    assert "ERR!" in (gpus("err_fan_table_rtx4000ada.txt")[1].reason or "")
+
+
+@needs_samples
+@pytest.mark.parametrize(
+    ("name", "used_mib"),
+    [
+        ("gb10_nvitop208_csv.txt", None),
+        ("gb10_unsloth10703_csv.txt", None),
+        ("gb10_row_nounits_and_compute_apps.txt", 96073 + 218),
+    ],
+)
+def test_a_real_unified_memory_is_marked_and_its_size_left_to_the_machine(
+    name: str, used_mib: int | None
+) -> None:
+    (gpu,) = parse_gpus((SAMPLES / "nvidia-smi" / name).read_text()).gpus
+    assert (gpu.memory_total_mib, gpu.memory_used_mib) == (None, used_mib)
+    assert gpu.unified_memory == ("row_nounits" not in name)
+
+
+@needs_samples
+def test_a_real_list_of_processes_with_one_that_the_driver_does_not_name() -> None:
+    text = (SAMPLES / "nvidia-smi" / PROCESSES).read_text()
+    listed = parse_gpu_processes(text, ("gpu_uuid", "pid", "used_memory"))
+    assert (len(listed.processes), len(listed.unknown)) == (5, 1)
+    report = inspect_gpus(text)
+    assert report.problems == ["this is a list of processes (5, and of 1 GPUs not all), not of GPUs"]
 
 
 @needs_samples
@@ -145,3 +230,49 @@ def test_counters_that_an_adapter_does_not_keep_are_unknown() -> None:
     assert ports[0].rate_gbps == 10.0
     assert ports[0].counters
     assert set(ports[0].counters.values()) == {None}
+
+
+@needs_samples
+def test_real_trees_as_the_command_tells_them() -> None:
+    mixed = inspect_ports(SAMPLES / "sysfs" / "h100_mixed_ib_eth")
+    assert [port.adapter for port in mixed.ports if port.usable] == [
+        f"mlx5_{n}" for n in (0, 1, 4, 5, 6, 7, 8, 9)
+    ]
+    assert mixed.problems == [
+        "mlx5_1 port 1 has counters at their end, which count no further: link_downed 255 or more"
+    ]
+    three = inspect_ports(SAMPLES / "sysfs" / "procfs_mlx4_mlx5_hfi1")
+    assert all(port.usable for port in three.ports)
+    assert three.problems == ["mlx5_0 port 1 runs on one lane of four (25 Gb/sec (1X EDR)): reseat its cable"]
+    assert inspect_ports(SAMPLES / "sysfs" / "node_exporter_mlx4_nopma_i40iw").problems == []
+
+
+def gids_of(name: str) -> dict[str, list[Gid]]:
+    """A saved `show_gids` as the entries of each adapter's first port."""
+    found: dict[str, list[Gid]] = {}
+    for line in (SAMPLES / "gids" / name).read_text().splitlines():
+        cells = line.split()
+        version = next((cell for cell in cells if cell in ("v1", "v2")), None)
+        if version is not None:
+            kind = "RoCE v2" if version == "v2" else "IB/RoCE v1"
+            gid = cells[3].replace("xxxx", "1234")
+            found.setdefault(cells[0], []).append(Gid(index=int(cells[2]), gid=gid, type=kind))
+    return found
+
+
+@needs_samples
+@pytest.mark.parametrize(
+    ("name", "indexes"),
+    [
+        ("bond_v1_v2.txt", {"mlx5_bond_0": 3}),
+        ("mixed_eth_ib_no_ipv4.txt", {"mlx5_0": None, "mlx5_1": None}),
+        ("three_ports_index3.txt", {"mlx5_0": 3, "mlx5_1": 3, "mlx5_2": 3}),
+        (
+            "gb10_four_ports_two_with_ipv4_redacted.txt",
+            {"rocep1s0f0": 3, "rocep1s0f1": None, "roceP2p1s0f0": 3, "roceP2p1s0f1": None},
+        ),
+    ],
+)
+def test_the_gid_of_a_real_roce_port(name: str, indexes: dict[str, int | None]) -> None:
+    chosen = {adapter: choose_gid(gids) for adapter, gids in gids_of(name).items()}
+    assert {adapter: None if gid is None else gid.index for adapter, gid in chosen.items()} == indexes

@@ -78,6 +78,7 @@ def test_nvidia_smi_lists_and_selects_gpus(node: SimulatedHardware) -> None:
         assert smi(node, "--query-gpu=index", "--format=csv,noheader", "-i", name).stdout == "3\n"
     assert "H100" in smi(node).stdout
     assert "590.48.01" in smi(node, "--version").stdout
+    assert smi(node, "topo", "-m").stdout.splitlines()[3].startswith("GPU2\tNV18\tNV18\t X \tNV18\tNODE\tNODE\t")
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,7 @@ def test_nvidia_smi_lists_and_selects_gpus(node: SimulatedHardware) -> None:
         (["--query-gpu=$(id)", "--format=csv"], "is not a valid field"),
         (["--query-gpu=index"], "Invalid combination"),
         (["--frobnicate"], "Invalid combination"),
+        (["-m"], "Invalid combination"),
         (["-i"], "Invalid combination"),
     ],
 )
@@ -320,3 +322,38 @@ def test_an_ethernet_port_has_no_subnet_manager_to_wait_for(tmp_path: Path) -> N
         set_port(node.directory, "mlx5_0", "init")
     set_port(node.directory, "mlx5_0", "down")
     assert read_ports(node.ib_root)[0].state == "DOWN"
+
+
+def test_a_port_may_be_slow_or_without_an_address(tmp_path: Path) -> None:
+    node = write_hardware(tmp_path / "roce", adapters=2, link_layer="Ethernet")
+    assert llmgw_sim("port", node.directory, "mlx5_1", "unaddressed")[0] == 0
+    first, second = read_ports(node.ib_root)
+    assert (first.state, [gid.index for gid in first.gids]) == ("ACTIVE", [0, 1, 2, 3])
+    assert (second.state, [gid.index for gid in second.gids]) == ("ACTIVE", [0, 1])
+    set_port(node.directory, "mlx5_1", "slow")
+    second = read_ports(node.ib_root)[1]
+    assert (second.rate_gbps, second.rate_text, len(second.gids)) == (100.0, "100 Gb/sec (1X NDR)", 4)
+    infiniband = write_hardware(tmp_path / "ib", adapters=1)
+    with pytest.raises(HardwareError, match="needs no IP address"):
+        set_port(infiniband.directory, "mlx5_0", "unaddressed")
+
+
+def test_where_devices_sit_is_told_as_a_kernel_tells_it(node: SimulatedHardware) -> None:
+    ports = read_ports(node.ib_root)
+    assert [(port.pci_address, port.numa_node, port.virtual) for port in ports] == [
+        ("0000:18:00.0", 0, False),
+        ("0000:28:00.0", 0, False),
+    ]
+    write_hardware(node.directory, gpus=1, adapters=1, node="node01")
+    devices = node.directory / "sys/bus/pci/devices"
+    assert sorted(path.name for path in devices.iterdir()) == ["0000:18:00.0", "0000:1b:00.0"]
+    assert all(path.exists() for path in devices.iterdir())
+
+
+def test_the_commands_break_and_mend_gpus_and_machine(node: SimulatedHardware) -> None:
+    assert llmgw_sim("machine", node.directory, "no-devices")[:2] == (0, "the machine is no-devices\n")
+    assert not (node.directory / "dev/infiniband").exists()
+    assert llmgw_sim("machine", node.directory, "ok")[0] == 0
+    assert (node.directory / "dev/infiniband/uverbs1").exists()
+    assert llmgw_sim("gpu", node.directory, "1", "xid")[0] == 0
+    assert "Xid (PCI:0000:2b:00): 119" in (node.directory / "dev/kmsg").read_text()

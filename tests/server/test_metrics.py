@@ -82,6 +82,7 @@ def test_an_empty_server_has_every_family_and_keeps_to_the_rules() -> None:
         "llmgw_settling",
         "llmgw_nodes",
         "llmgw_gpus",
+        "llmgw_gpu_nvlink_peers",
         "llmgw_ib_port_active",
         "llmgw_ib_port_rate_gbps",
         "llmgw_replicas",
@@ -118,6 +119,18 @@ def test_nodes_gpus_and_ports_are_told_as_the_agents_told_them() -> None:
     assert value(text, "llmgw_ib_port_active", **down, state="DOWN", phys_state="Polling") == 0
     assert value(text, "llmgw_ib_port_rate_gbps", **up) == 400
     assert value(text, "llmgw_ib_port_rate_gbps", **down) is None
+
+
+def test_no_nvlinks_and_unknown_ones_are_told_apart() -> None:
+    world = World()
+    joined = [Gpu(index=n, uuid=f"GPU-{n}", name="x", paths={1 - n: "NV4", 2: "SYS"}) for n in range(2)]
+    alone = Gpu(index=2, uuid="GPU-2", name="x", paths={0: "SYS", 1: "SYS"})
+    world.register("node01", gpus=[*joined, alone])
+    world.register("node02", gpus=gpus(1))
+    text = world.text()
+    peers = {index: value(text, "llmgw_gpu_nvlink_peers", node="node01", gpu=index) for index in "012"}
+    assert peers == {"0": 1, "1": 1, "2": 0}
+    assert value(text, "llmgw_gpu_nvlink_peers", node="node02", gpu="0") is None
 
 
 def test_certificates_count_down_and_a_renewed_one_is_taken_up_in_the_midst_of_a_session() -> None:

@@ -1,0 +1,129 @@
+"""Whether the configured engines start: their programs by asking them for their version, their Python packages by
+asking their own interpreter, which imports nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from llmgw.doctor.check import Node
+from llmgw.hardware.machine import machine_root
+from llmgw.hardware.programs import ProgramError, ProgramOutput, run_program
+from llmgw.messages.findings import Finding
+
+# An interpreter on a cold network file system takes seconds to start.
+_LIMIT_S = 8.0
+LIMIT_S = 3 * _LIMIT_S + 1.0
+_OUTPUT_BYTES_MAX = 256 * 1024
+_SHOWN_CHARS = 160
+_WHY = "Models that want this engine fail when they are started on this node"
+_ASK = """
+import importlib.metadata, importlib.util, json, sys
+found = {}
+for name in sys.argv[1:]:
+    if importlib.util.find_spec(name) is None:
+        found[name] = None
+        continue
+    try:
+        found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        found[name] = "unknown"
+print(json.dumps(found))
+"""
+
+
+def check_packages(node: Node) -> list[Finding]:
+    """Runs each engine's program or interpreter once. Silent about programs that are not there: that is told."""
+    engines = node.config.engines
+    findings: list[Finding] = []
+    if engines.llamacpp is not None:
+        findings += _program(node, "llamacpp", engines.llamacpp.bin)
+    if engines.vllm is not None:
+        python = interpreter_of(shutil.which(engines.vllm.bin))
+        if python is not None:
+            findings += _python(node, "vllm", python, ("vllm", "torch"))
+    if engines.sglang is not None:
+        found = shutil.which(engines.sglang.python)
+        if found is not None:
+            findings += _python(node, "sglang", found, ("sglang", "torch"))
+    return findings
+
+
+def interpreter_of(program: str | None) -> str | None:
+    """The interpreter in a script's first line; None for what is no script. `/usr/bin/env NAME` is looked up."""
+    if program is None:
+        return None
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(4096)
+    except OSError:
+        return None
+    if not first.startswith(b"#!"):
+        return None
+    words = os.fsdecode(first[2:]).split()
+    if words and os.path.basename(words[0]) == "env":
+        return shutil.which(next((word for word in words[1:] if not word.startswith("-")), ""))
+    return words[0] if words else None
+
+
+def _program(node: Node, engine: str, program: str) -> list[Finding]:
+    found = shutil.which(program)
+    if found is None:
+        return []
+    try:
+        output = run_program([found, "--version"], timeout_s=_LIMIT_S, output_bytes_max=_OUTPUT_BYTES_MAX)
+    except ProgramError as error:
+        return [_finding(node, "engine-program", engine, str(error), error.remedy)]
+    if output.code == 0:
+        return []
+    remedy = f"run {found} --version by hand; libraries that it misses: ldd {found}"
+    return [_finding(node, "engine-program", engine, f"{found} --version fails: {_last_words(output)}", remedy)]
+
+
+def _python(node: Node, engine: str, python: str, packages: tuple[str, ...]) -> list[Finding]:
+    try:
+        output = run_program(
+            [python, "-c", _ASK, *packages], timeout_s=_LIMIT_S, output_bytes_max=_OUTPUT_BYTES_MAX
+        )
+        found = msgspec.json.decode(output.stdout.strip().splitlines()[-1:][0], type=dict[str, str | None])
+    except ProgramError as error:
+        return [_finding(node, "engine-python", engine, str(error), error.remedy)]
+    except (msgspec.MsgspecError, IndexError):
+        what = f"the interpreter {python} does not run: {_last_words(output)}"
+        remedy = f"run {python} -V by hand; make the engine's environment again"
+        return [_finding(node, "engine-python", engine, what, remedy)]
+    missing = [name for name in packages if found.get(name) is None]
+    if missing:
+        what = f"{python} has no package {' and no '.join(missing)}"
+        return [_finding(node, "engine-package", engine, what, f"{python} -m pip install {engine}")]
+    if "+cpu" in (found.get("torch") or "") and _has_gpus(node):
+        what = f"its PyTorch ({found['torch']}) is built for CPUs, and this node has GPUs"
+        return [
+            node.finding(
+                "engine-cpu-build",
+                "warning",
+                f"engines.{engine}",
+                what,
+                why="The engine does not see the GPUs that its shards are given",
+                remedy=f"install it again from an index with CUDA builds: {python} -m pip install {engine}",
+            )
+        ]
+    return []
+
+
+def _has_gpus(node: Node) -> bool:
+    root = machine_root(Path(node.config.discovery.ib_root))
+    return root is not None and (root / "proc" / "driver" / "nvidia" / "version").exists()
+
+
+def _last_words(output: ProgramOutput) -> str:
+    lines = [line.strip() for line in f"{output.stdout}\n{output.stderr}".splitlines() if line.strip()]
+    return lines[-1][:_SHOWN_CHARS] if lines else f"exit code {output.code}"
+
+
+def _finding(node: Node, check: str, engine: str, what: str, remedy: str) -> Finding:
+    return node.finding(check, "error", f"engines.{engine}", what, why=_WHY, remedy=remedy)
