@@ -49,7 +49,10 @@ class CertificateFaults(Breaker):
         return self._world.authority.admits(credential) and wall < renew_after(credential.pem)
 
     def _revoke(self) -> None:
-        machine = self._machine()
+        machines = list(self._world.machines.values())
+        # Rather one that has renewed: what it shows is not what it was enrolled with.
+        renewed = [one for one in machines if one.credential.peer.serial != one.credential.peer.origin]
+        machine = self._rng.choice(renewed or machines)
         self._fault("revocation", machine.node_id)
         self._world.authority.revoke(machine.node_id)
 

@@ -18,6 +18,7 @@ WISHES = (
     "cordon",
     "uncordon",
     "scale",
+    "scale",
     "form",
     "drop",
     "restart",
@@ -30,7 +31,7 @@ class Operators(Breaker):
     """People with `llmgw ctl`."""
 
     def kinds(self) -> list[Kind]:
-        return [(12, "operator", self.act)]
+        return [(16, "operator", self.act)]
 
     def mend(self) -> None:
         pass  # `restore` does, which waits for the server

@@ -115,7 +115,7 @@ def plan_of(seed: int) -> Plan:
             lost_answer=rough,
             late=rough / 2,
             repeated=rough,
-            fault_every_s=rng.choice([6.0, 12.0, 25.0, 60.0]),
+            fault_every_s=rng.choice([5.0, 10.0, 20.0, 50.0]),
         ),
         faults_until_s=rng.uniform(*FAULTS_UNTIL_S),
         certificate_life_s=rng.choice([450.0, 700.0, LONG_LIFE_S, LONG_LIFE_S]),

@@ -41,6 +41,12 @@ class SilenceWatch(Watch):
 
     def paused(self, pause_s: float) -> None:
         """The server stood still, and says so: every deadline of its own moves."""
+        for speaker in self._speakers.values():
+            speaker.heard += pause_s
+        if self._mass is not None:
+            self._mass = replace(self._mass, at=self._mass.at + pause_s)
+        if self._doubted is not None:
+            self._doubted = replace(self._doubted, at=self._doubted.at + pause_s)
         for shard_id in self._sent_at:
             self._sent_at[shard_id] += pause_s
         self._spared = {node_id: (since, until + pause_s) for node_id, (since, until) in self._spared.items()}
