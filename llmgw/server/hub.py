@@ -209,7 +209,7 @@ class Hub:
         inherit_routes(self.fleet, table, self.clock.monotonic())
 
     def release_routes(self) -> None:
-        """From now on tables are published: running routers were asked for theirs, or there are none."""
+        """From now on tables are published: the router has greeted, and its table was imported."""
         self._tables.held = False
         self.changed.set()
 

@@ -21,6 +21,7 @@ from llmgw.server.deciding import decide
 from llmgw.server.hub import Clock, Hub, HubError
 from llmgw.server.memory import StoreMemory, known_lives, known_nodes
 from llmgw.server.prober import LOOK_S, Prober
+from llmgw.server.routers import GREETING_WAIT_S
 from tests.simulation.process import Process
 from tests.simulation.store import Disk, SimStore
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 CERTIFICATE_ENDS_AT = 4e9
-HELLO_WAIT_S = 15.0
 STORE_BATCH_S = 0.2
 KINDS: dict[str, type[Register] | type[Poll] | type[Report]] = {
     "/agent/v1/register": Register,
@@ -188,8 +188,7 @@ class SimServer:
             certificates=lambda: [],
         )
         world.invariants.server_started(hub)
-        await world.router.greet(process, hub, HELLO_WAIT_S)
-        hub.release_routes()
+        await world.router.greet(process, hub, GREETING_WAIT_S)
         process.spawn(decide(hub))
         process.spawn(SimProber(hub, world).run())
         while True:
