@@ -18,9 +18,10 @@ from llmgw.fleet.placement import Room, Wanted, choose_seats, refusal
 from llmgw.fleet.reconcile import STARTS_MAX
 from llmgw.fleet.settings import FleetSettings
 from llmgw.messages.agent import EngineOffer, FabricOffer, Gpu, Inventory, Register
-from llmgw.server.hub import ACTIONS_AT_ONCE, Hub
+from llmgw.server.hub import Hub
 from llmgw.server.ids import RandomIds
 from llmgw.server.seams import Clock
+from llmgw.server.turns import ACTIONS_AT_ONCE
 from tests.bench.fleets import LargeFleet, inventory
 
 
