@@ -13,7 +13,7 @@ import structlog
 
 from llmgw.config.catalog import Catalog
 from llmgw.fleet.actions import StopRollout
-from llmgw.fleet.carry_out import Effects, carry_out, forget_node
+from llmgw.fleet.carry_out import Effects, forget_node
 from llmgw.fleet.distrust import forget_forms
 from llmgw.fleet.events import Event, node_event
 from llmgw.fleet.liveness import speaks
@@ -31,7 +31,6 @@ from llmgw.fleet.observe import (
     unanswered,
     witness,
 )
-from llmgw.fleet.reconcile import reconcile
 from llmgw.fleet.settings import FleetSettings
 from llmgw.messages.agent import (
     Command,
@@ -54,15 +53,10 @@ from llmgw.server.request_tally import RequestTally
 from llmgw.server.route_tables import RouteTables
 from llmgw.server.seams import Clock, Ids, Memory
 from llmgw.server.sessions import Sessions
+from llmgw.server.turns import Turns
 
 log = structlog.get_logger("hub")
 
-ROUNDS_MAX = 200
-"""Rounds of reconcile until there is nothing to do. More is a decision that does not take: it is logged and tried
-again later."""
-ACTIONS_AT_ONCE = 100
-TURN_MAX_S = 0.1
-"""A turn that takes longer ends early, after so many actions at a time; the next one decides on the rest."""
 LOG_REQUESTS_MAX = 256
 HELP_REQUESTS_MAX = 16
 STORED_WAIT_S = 2.0
@@ -109,7 +103,7 @@ class Hub:
         self._roll_back = roll_back
         self._log_requests: Questions[LogChunk] = Questions(LOG_REQUESTS_MAX)
         self._help_requests: Questions[EngineHelp] = Questions(HELP_REQUESTS_MAX)
-        self._rounds = 0
+        self._turns = Turns(clock.monotonic, ids.replica, lambda effects: self._deliver(effects))
 
     @property
     def table(self) -> RouteTable | None:
@@ -239,7 +233,7 @@ class Hub:
         inherit_routes(self.fleet, table, self.clock.monotonic())
 
     def release_routes(self) -> None:
-        """From now on tables are published: running routers were asked for theirs, or there are none."""
+        """From now on tables are published: the router has greeted, and its table was imported."""
         self._tables.held = False
         self.changed.set()
 
@@ -280,32 +274,9 @@ class Hub:
     # Deciding.
 
     def turn(self) -> None:
-        """Decide and carry out until nothing is left to do, or for `TURN_MAX_S`; then publish what follows.
-
-        A turn that ends early sets `changed`. Nothing keeps the rest: it is decided anew, on what is so by then.
-        """
-        now = self.clock.monotonic()
-        over = False
-        while not over:
-            actions = reconcile(self.fleet, self.catalog, now, self.settings, self._ids.replica)
-            if not actions:
-                self._rounds = 0
-                break
-            for first in range(0, len(actions), ACTIONS_AT_ONCE):
-                effects = Effects()
-                for action in actions[first : first + ACTIONS_AT_ONCE]:
-                    carry_out(self.fleet, self.catalog, action, now, self.settings, effects)
-                self._deliver(effects)
-                over = self.clock.monotonic() - now > TURN_MAX_S
-                if over:
-                    self.changed.set()
-                    break
-            self._rounds += 1
-            if self._rounds >= ROUNDS_MAX:
-                shown = [repr(action) for action in actions[:5]]
-                log.error("reconcile does not come to an end", rounds=self._rounds, actions=shown)
-                self._rounds = 0
-                break
+        """Decide and carry out, then publish the routes that follow. Sets `changed` when there is more to do."""
+        if not self._turns.take(self.fleet, self.catalog, self.settings):
+            self.changed.set()
         self.sessions.close_lost(self.fleet)
         if self._tables.update(self.fleet, self.catalog, self.static):
             self.changed.set()

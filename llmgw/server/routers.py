@@ -25,7 +25,12 @@ from llmgw.server.router_process import start_router
 
 log = structlog.get_logger("routers")
 
-HELLO_WAIT_S = 15.0
+GREETING_WAIT_S = 2.0
+"""A router that lives greets within milliseconds. One that does not (it is stopped, or its machine swaps) keeps
+agents and operators waiting no longer than this. Its table is imported whenever it greets, and no table is
+published before that: nothing is withdrawn that was not asked about."""
+FIRST_GREETING_WAIT_S = 15.0
+"""One that was just started: its program must be loaded, and one that ends at once is this server's end too."""
 WATCH_S = 0.5
 RESTART_BACKOFF_S = 2.0
 
@@ -57,19 +62,25 @@ class Routers:
             self._open_listener()
 
     async def start(self, hub: Hub) -> None:
-        """Connect; import the table of a router that lives, or start one. Then routes are released.
+        """Connect to the router that lives, or start one, and wait a moment for its greeting.
 
+        With the greeting, whenever it comes, its table is imported, and only then are routes released.
         Raises RouterError when the one that was started ends at once.
         """
         self._hub = hub
+        wait_s = GREETING_WAIT_S
         if self._listener is not None:
             self._launch()
+            wait_s = FIRST_GREETING_WAIT_S
         self._tasks.append(asyncio.create_task(self.link.run(), name="router-link"))
         try:
-            await asyncio.wait_for(self._until_greeted(), HELLO_WAIT_S)
+            await asyncio.wait_for(self._until_greeted(), wait_s)
         except TimeoutError:
-            log.error("the router does not greet", after_s=HELLO_WAIT_S, log=str(self._state / "router.log"))
-        hub.release_routes()
+            log.error(
+                "the router does not greet; no routes are published until it does",
+                after_s=wait_s,
+                log=str(self._state / ROUTER_LOG),
+            )
         self._tasks.append(asyncio.create_task(self._watch(), name="router-watch"))
 
     def publish(self, table: RouteTable) -> None:
@@ -85,16 +96,7 @@ class Routers:
         """What is wrong with the routers."""
         hello = self.link.hello
         if hello is None:
-            return [
-                Finding(
-                    check="router-missing",
-                    severity="error",
-                    where="router",
-                    what="no router is connected, so route changes reach nobody",
-                    why="a router that lives serves by the table it has; one that does not serves nobody",
-                    remedy=f"read {self._state / 'router.log'}",
-                )
-            ]
+            return [self._missing()]
         found = []
         host, port = split_host_port(self._config.listen)
         if port and split_host_port(hello.listen)[1] != port:
@@ -139,6 +141,24 @@ class Routers:
             self._listener.close()
 
     # Inside.
+
+    def _missing(self) -> Finding:
+        if self._alive():
+            return Finding(
+                check="router-silent",
+                severity="error",
+                where="router",
+                what="the router's process lives and does not answer, so route changes do not reach it",
+                why="if it serves at all, then by the table it has",
+                remedy=f"if it is stopped, kill -CONT {self._living_pid()}; read {self._state / ROUTER_LOG}",
+            )
+        return Finding(
+            check="router-missing",
+            severity="error",
+            where="router",
+            what="no router runs, so nobody is served; another is started",
+            remedy=f"if this stays, read {self._state / ROUTER_LOG}",
+        )
 
     async def _until_greeted(self) -> None:
         greeted = asyncio.create_task(self._greeted.wait())
@@ -185,6 +205,13 @@ class Routers:
         finally:
             os.close(descriptor)
 
+    def _living_pid(self) -> str:
+        """The pid that the router wrote into its lock."""
+        try:
+            return (self._state / ROUTER_LOCK).read_text().strip() or "PID"
+        except OSError:
+            return "PID"
+
     async def _watch(self) -> None:
         """Start another router when ours has ended."""
         while True:
@@ -196,7 +223,7 @@ class Routers:
             if self._hub is not None and self._router_id is not None:
                 self._hub.router_gone(self._router_id)
                 self._router_id = None
-            log.warning("the router has ended; starting another", log=str(self._state / "router.log"))
+            log.warning("the router has ended; starting another", log=str(self._state / ROUTER_LOG))
             try:
                 self._launch()
             except Exception as error:
@@ -215,6 +242,7 @@ class Routers:
             if hello.table is not None and hello.table.version.epoch != hub.epoch:
                 hub.import_table(hello.table)
                 log.info("imported the router's table", epoch=hello.table.version.epoch)
+            hub.release_routes()
             self._greeted.set()
 
     def _telemetry(self, message: Telemetry) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
 import httpx
@@ -15,7 +16,7 @@ import pytest
 from llmgw.sim.load import Load
 from llmgw.sim.scenarios.judge import Judge
 from llmgw.sim.scenarios.server_restart import server_restart
-from tests.endtoend.conftest import RunningFleet, until
+from tests.endtoend.conftest import RunningFleet, chat, until
 
 
 def node_of(fleet: RunningFleet, node_id: str) -> dict[str, Any]:
@@ -85,6 +86,37 @@ def test_a_router_that_is_killed_is_started_again(fleet: RunningFleet) -> None:
 
     until(served, 20)
     until(lambda: fleet.get("server")["routers"] not in ([], [router]), 10)
+
+
+def test_a_server_that_restarts_while_the_router_is_stopped_decides_and_tells_it_later(
+    fleet: RunningFleet,
+) -> None:
+    fleet.wait_ready()
+    serving = {replica["replica_id"] for replica in fleet.ready()}
+    (router,) = fleet.get("server")["routers"]
+    pid = router.split()[1]
+    os.kill(int(pid), signal.SIGSTOP)
+    try:
+        fleet.demo.kill_server()
+        fleet.demo.start_server()
+        fleet.run(fleet.demo.wait_for_admin())
+        begun = time.monotonic()
+        until(lambda: {replica["replica_id"] for replica in fleet.ready()} == serving, 20, fleet.story)
+        # Agents take up to two seconds to come back; the rest would be waiting for the router.
+        assert time.monotonic() - begun < 10
+        problems = {problem["check"]: problem["remedy"] for problem in fleet.get("server")["problems"]}
+        assert f"kill -CONT {pid}" in problems["router-silent"]
+        until(lambda: not fleet.get("server")["settling"], 20)
+    finally:
+        os.kill(int(pid), signal.SIGCONT)
+    until(lambda: fleet.get("server")["routers"] == [router], 10)
+    # It takes the new server's tables: a replica that is replaced gets no more requests.
+    replica = fleet.ready("demo/small")[0]["replica_id"]
+    fleet.ctl("restart", replica)
+    until(lambda: replica not in {each["replica_id"] for each in fleet.get("replicas")}, 30, fleet.story)
+    fleet.wait_ready()
+    for _ in range(8):
+        assert chat(fleet.demo.api, "demo/small").status_code == 200
 
 
 def test_a_revoked_node_is_refused_at_once(fleet: RunningFleet) -> None:

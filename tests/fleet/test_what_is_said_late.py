@@ -215,6 +215,23 @@ def test_a_route_of_before_is_gone_when_its_node_registered_without_it_before_th
     assert server.routed() == []
 
 
+def test_no_table_is_published_before_a_router_that_lives_was_asked_for_its_own() -> None:
+    server = Server(small(2), ["node1", "node2"])
+    server.register("node1", [])
+    server.now += 60
+    server.hub.turn()
+    assert server.hub.table is None
+    assert server.hub.fleet.settling_until is None
+    # It greets late: settling is over, and its route leads to a node that has not been heard.
+    server.hub.import_table(table_of_before("small", "small-x", "node2"))
+    server.hub.release_routes()
+    server.hub.turn()
+    assert server.routed() == ["small-x"]
+    server.now += FleetSettings().lost_after_s + 1
+    server.hub.turn()
+    assert server.routed() == []
+
+
 def test_a_gang_s_route_stays_when_its_worker_registered_before_the_routers_were_asked() -> None:
     catalog = pair()
     server = Server(catalog, ["node1", "node2"])

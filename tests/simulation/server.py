@@ -27,6 +27,7 @@ from llmgw.server.hub import Clock, Hub
 from llmgw.server.memory import StoreMemory, known_lives, known_nodes
 from llmgw.server.prober import LOOK_S, Prober
 from llmgw.server.rollback import roll_back
+from llmgw.server.routers import GREETING_WAIT_S
 from tests.simulation.certificates import Credential
 from tests.simulation.process import Process
 from tests.simulation.store import Disk, SimStore
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from tests.simulation.machine import Machine
     from tests.simulation.world import World
 
-HELLO_WAIT_S = 15.0
 STORE_BATCH_S = 0.2
 WALL_S = 1_700_000_000.0
 
@@ -228,8 +228,7 @@ class SimServer:
             server_version="simulated",
         ).app()
         world.invariants.server_started(hub)
-        await world.router.greet(process, hub, HELLO_WAIT_S)
-        hub.release_routes()
+        await world.router.greet(process, hub, GREETING_WAIT_S)
         process.spawn(decide(hub))
         process.spawn(SimProber(hub, world).run())
 

@@ -182,16 +182,16 @@ async def test_the_writer_outlives_an_error_that_nobody_foresaw(
 ) -> None:
     store = await Store.open(tmp_path, 1.0)
     await store.flush()
-    real = writer._apply
+    real = writer.apply_batch
 
     def broken(connection: Connection, batch: object, careful: bool) -> object:
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr(writer, "_apply", broken)
+    monkeypatch.setattr(writer, "apply_batch", broken)
     store.record("node", "n", "e", 1.0)
     await until(lambda: bool(store.findings()))
     assert "unforeseen" in store.findings()[0].what
-    monkeypatch.setattr(writer, "_apply", real)
+    monkeypatch.setattr(writer, "apply_batch", real)
     await store.flush(10)
     assert len(await store.history()) == 1
     await store.close()

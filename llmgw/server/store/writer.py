@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import structlog
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
+from sqlalchemy.exc import SQLAlchemyError
 
 from llmgw.messages.findings import Finding
-from llmgw.server.store import writes
+from llmgw.server.store.batch import Outcome, apply_batch, hopeless
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.queue import WAITING_MAX, Write, WriteQueue
 
@@ -27,11 +27,10 @@ T = TypeVar("T")
 
 
 class Writer:
-    """Commits writes in their order, in batches. All its methods belong to one event loop's thread.
+    """Commits writes in their order, in batches, each in one step of a thread of its own.
 
-    A batch is carried out in another thread, its own.
-
-    `describe` turns an error into a sentence; `where` names the store in findings.
+    All its methods belong to one event loop's thread. `describe` turns an error into a sentence; `where` names
+    the store in findings.
     """
 
     def __init__(
@@ -235,23 +234,23 @@ class Writer:
             else:
                 self._after_commit(outcome)
 
-    async def _store(self, batch: Sequence[Write]) -> list[_Outcome]:
+    async def _store(self, batch: Sequence[Write]) -> list[Outcome]:
         if self.check is not None:
             await self.check()
         return await self.in_thread(partial(self._store_now, batch))
 
-    def _store_now(self, batch: Sequence[Write]) -> list[_Outcome]:
+    def _store_now(self, batch: Sequence[Write]) -> list[Outcome]:
         try:
             with self._engine.begin() as connection:
-                return _apply(connection, batch, careful=False)
+                return apply_batch(connection, batch, careful=False)
         except Exception as error:
-            if not _hopeless(error):
+            if not hopeless(error):
                 raise
         # One of them can never succeed: find it, and store the others.
         with self._engine.begin() as connection:
-            return _apply(connection, batch, careful=True)
+            return apply_batch(connection, batch, careful=True)
 
-    def _after_commit(self, outcomes: list[_Outcome]) -> None:
+    def _after_commit(self, outcomes: list[Outcome]) -> None:
         if self._problem is not None:
             log.info("store writes again", store=self._where, after_failures=self._failures)
         self._problem, self._failures = None, 0
@@ -312,48 +311,3 @@ class Writer:
             elif not done.done():
                 still.append((number, done))
         self._flushes = still
-
-
-_Outcome = tuple[object, Exception | None]
-
-
-def _apply(connection: Connection, batch: Sequence[Write], careful: bool) -> list[_Outcome]:
-    """Carry a batch out in the transaction that is open: (result, None) or (None, error) for each write.
-
-    Neighbouring rows of history go in together. `careful` puts each write behind a savepoint of its own, so
-    that one which cannot succeed leaves the others alone.
-    """
-    outcomes: list[_Outcome] = []
-    rows: list[dict[str, Any]] = []
-    for write in batch:
-        if write.history_row is not None and not careful:
-            rows.append(write.history_row)
-            outcomes.append((None, None))
-            continue
-        if rows:
-            writes.insert_history(connection, rows)
-            rows = []
-        if careful or write.failed is not None:
-            outcomes.append(_apply_alone(connection, write))
-        else:
-            outcomes.append((write.run(connection), None))
-    if rows:
-        writes.insert_history(connection, rows)
-    return outcomes
-
-
-def _apply_alone(connection: Connection, write: Write) -> _Outcome:
-    try:
-        with connection.begin_nested():
-            return write.run(connection), None
-    except Exception as error:
-        if isinstance(error, StoreError) or _hopeless(error):
-            return None, error
-        raise
-
-
-def _hopeless(error: Exception) -> bool:
-    """True for an error that lies in the values of a write, so that trying again cannot help."""
-    if isinstance(error, DBAPIError):
-        return isinstance(error, (IntegrityError, DataError))
-    return isinstance(error, (StatementError, UnicodeError, OverflowError, TypeError))
