@@ -4,20 +4,26 @@ in which it can fail. Knows no tool by name.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import selectors
 import signal
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _READ_BYTES = 65536
 _KILL_WAIT_S = 2.0
 # A child of the program may hold the pipe open after the program itself has ended.
 _PIPE_POLL_S = 0.1
+
+# PR_SET_PDEATHSIG, linux/prctl.h: the kernel ends the program when the thread that waits for it is gone.
+_PARENT_DEATH_SIGNAL = 1
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 _stuck_lock = threading.Lock()
 _stuck: dict[str, subprocess.Popen[bytes]] = {}
@@ -41,8 +47,16 @@ class ProgramOutput:
     cut: bool = False
 
 
-def run_program(argv: Sequence[str], *, timeout_s: float, output_bytes_max: int) -> ProgramOutput:
-    """Run `argv` without input, in the C locale, and return its output whatever its exit code.
+def run_program(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    output_bytes_max: int,
+    env: Mapping[str, str] | None = None,
+    user: tuple[int, int] | None = None,
+) -> ProgramOutput:
+    """Run `argv` without input, in the C locale, and return its output whatever its exit code. `env` is put on
+    top of this process's environment; `user` (user and group) is whose rights it gets, where this process is root.
 
     Raises ProgramError when it cannot be started or is not done after `timeout_s`; it is killed then, with
     its process group. A program that even SIGKILL does not end (a driver that hangs in the kernel) is left
@@ -57,7 +71,7 @@ def run_program(argv: Sequence[str], *, timeout_s: float, output_bytes_max: int)
                 "look at the kernel log (dmesg) for the driver's error; usually only a reboot helps",
             )
         _stuck.pop(name, None)
-    process = _start(argv)
+    process = _start(argv, env or {}, user if os.geteuid() == 0 else None)
     try:
         return _collect(process, name, timeout_s, output_bytes_max)
     finally:
@@ -66,7 +80,7 @@ def run_program(argv: Sequence[str], *, timeout_s: float, output_bytes_max: int)
                 pipe.close()
 
 
-def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(argv: Sequence[str], env: Mapping[str, str], user: tuple[int, int] | None) -> subprocess.Popen[bytes]:
     name = argv[0]
     try:
         return subprocess.Popen(
@@ -75,7 +89,11 @@ def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            env={**os.environ, "LC_ALL": "C"},
+            preexec_fn=_die_with_parent,
+            env={**os.environ, "LC_ALL": "C", **env},
+            user=user[0] if user is not None else None,
+            group=user[1] if user is not None else None,
+            extra_groups=[] if user is not None else None,
         )
     except FileNotFoundError:
         raise ProgramError(f"{name} does not exist (or its interpreter does not)", "correct its path") from None
@@ -87,6 +105,12 @@ def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
                 f"{name} is not a program for this machine", "install the one for this architecture"
             ) from None
         raise ProgramError(f"{name} cannot be started: {error.strerror}", "correct its path") from None
+
+
+def _die_with_parent() -> None:
+    """In the child: an agent that is killed leaves no program behind that it has asked and that does not end."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _collect(
