@@ -10,7 +10,7 @@ from llmgw.doctor.engines import check_engines
 from llmgw.doctor.hardware import LIMIT_S as HARDWARE_LIMIT_S
 from llmgw.doctor.hardware import check_hardware
 from llmgw.doctor.packages import LIMIT_S as PACKAGES_LIMIT_S
-from llmgw.doctor.packages import check_packages
+from llmgw.doctor.packages import RememberedPackages, check_packages
 from llmgw.doctor.ports import check_ports
 from llmgw.doctor.server import LIMIT_S as SERVER_LIMIT_S
 from llmgw.doctor.server import check_clock, check_server
@@ -33,7 +33,8 @@ CHECKS = (
 )
 
 BESIDE_AGENT = (
-    *(check for check in CHECKS if check.name not in ("certificate", "hardware", "address", "server")),
+    *(check for check in CHECKS if check.name in ("engines", "ports", "work-dir", "weights")),
+    Check("packages", RememberedPackages().check, PACKAGES_LIMIT_S),
     Check("clock", check_clock, SERVER_LIMIT_S),
 )
 """What an agent has looked at beside its heartbeats, in which it tells of hardware and certificate itself."""

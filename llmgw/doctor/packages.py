@@ -53,6 +53,43 @@ def check_packages(node: Node) -> list[Finding]:
     return findings
 
 
+class RememberedPackages:
+    """The same for an agent, which looks again and again: engines that were found whole are not started again
+    before one of their programs changes.
+    """
+
+    def __init__(self) -> None:
+        self._whole: set[tuple[str, int]] = set()
+
+    def check(self, node: Node) -> list[Finding]:
+        """What `check_packages` finds now, or found when it found nothing."""
+        key = _programs(node)
+        if key and key <= self._whole:
+            return []
+        findings = check_packages(node)
+        if not findings:
+            self._whole |= key
+        return findings
+
+
+def _programs(node: Node) -> set[tuple[str, int]]:
+    """The configured engines' programs and when each was changed."""
+    engines = node.config.engines
+    names = [
+        *([engines.llamacpp.bin] if engines.llamacpp is not None else []),
+        *([engines.vllm.bin] if engines.vllm is not None else []),
+        *([engines.sglang.python] if engines.sglang is not None else []),
+    ]
+    found: set[tuple[str, int]] = set()
+    for name in names:
+        path = shutil.which(name)
+        try:
+            found.add((path or name, os.stat(path).st_mtime_ns if path is not None else 0))
+        except OSError:
+            found.add((name, 0))
+    return found
+
+
 def interpreter_of(program: str | None) -> str | None:
     """The interpreter in a script's first line; None for what is no script. `/usr/bin/env NAME` is looked up."""
     if program is None:
@@ -75,7 +112,7 @@ def _program(node: Node, engine: str, program: str) -> list[Finding]:
     if found is None:
         return []
     try:
-        output = run_program([found, "--version"], timeout_s=_LIMIT_S, output_bytes_max=_OUTPUT_BYTES_MAX)
+        output = _run(found, "--version")
     except ProgramError as error:
         return [_finding(node, "engine-program", engine, str(error), error.remedy)]
     if output.code == 0:
@@ -86,9 +123,7 @@ def _program(node: Node, engine: str, program: str) -> list[Finding]:
 
 def _python(node: Node, engine: str, python: str, packages: tuple[str, ...]) -> list[Finding]:
     try:
-        output = run_program(
-            [python, "-c", _ASK, *packages], timeout_s=_LIMIT_S, output_bytes_max=_OUTPUT_BYTES_MAX
-        )
+        output = _run(python, "-c", _ASK, *packages)
         found = msgspec.json.decode(output.stdout.strip().splitlines()[-1:][0], type=dict[str, str | None])
     except ProgramError as error:
         return [_finding(node, "engine-python", engine, str(error), error.remedy)]
@@ -113,6 +148,39 @@ def _python(node: Node, engine: str, python: str, packages: tuple[str, ...]) -> 
             )
         ]
     return []
+
+
+def _run(program: str, *args: str) -> ProgramOutput:
+    """With the rights of whoever may change the program, and without GPUs, which it would initialise."""
+    return run_program(
+        [program, *args],
+        timeout_s=_LIMIT_S,
+        output_bytes_max=_OUTPUT_BYTES_MAX,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        become=_rights_of(owner_of(program)),
+    )
+
+
+def _rights_of(owner: tuple[int, int] | None) -> dict[str, int | list[int]] | None:
+    if owner is None or os.geteuid() != 0:
+        return None
+    return {"user": owner[0], "group": owner[1], "extra_groups": []}
+
+
+def owner_of(program: str) -> tuple[int, int] | None:
+    """User and group of a program, of its folder or environment, the first that is not root; None: all root's.
+
+    Root that runs what another user may change gives that user its rights.
+    """
+    folder = os.path.dirname(os.path.abspath(program))
+    for path in (program, folder, os.path.dirname(folder), os.path.realpath(program)):
+        try:
+            state = os.lstat(path)
+        except OSError:
+            continue
+        if state.st_uid != 0:
+            return state.st_uid, state.st_gid
+    return None
 
 
 def _has_gpus(node: Node) -> bool:

@@ -4,11 +4,13 @@ in which it can fail. Knows no tool by name.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import selectors
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +22,10 @@ _KILL_WAIT_S = 2.0
 # A child of the program may hold the pipe open after the program itself has ended.
 _PIPE_POLL_S = 0.1
 _EXIT_POLL_S = 0.005
+
+# PR_SET_PDEATHSIG, linux/prctl.h: the kernel ends the program when the thread that waits for it is gone.
+_PARENT_DEATH_SIGNAL = 1
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 _stuck_lock = threading.Lock()
 _stuck: dict[str, subprocess.Popen[bytes]] = {}
@@ -101,6 +107,7 @@ def _start(argv: Sequence[str], env: Mapping[str, str], become: Mapping[str, Any
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            preexec_fn=_die_with_parent,
             env={**env, "LC_ALL": "C"},
             **become,
         )
@@ -114,6 +121,12 @@ def _start(argv: Sequence[str], env: Mapping[str, str], become: Mapping[str, Any
                 f"{name} is not a program for this machine", "install the one for this architecture"
             ) from None
         raise ProgramError(f"{name} cannot be started: {error.strerror}", "correct its path") from None
+
+
+def _die_with_parent() -> None:
+    """In the child: an agent that is killed leaves no program behind that it has asked and that does not end."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _collect(

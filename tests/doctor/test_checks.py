@@ -19,7 +19,7 @@ from llmgw.doctor import ports, weights, work_dir
 from llmgw.doctor.checks import CHECKS
 from llmgw.doctor.examine import examine
 from llmgw.doctor.limits import inherited_limits
-from llmgw.doctor.packages import interpreter_of
+from llmgw.doctor.packages import RememberedPackages, interpreter_of, owner_of
 from llmgw.engines.sim import SimAdapter
 from llmgw.hardware.engine_user import Account
 from llmgw.messages.findings import Finding
@@ -161,6 +161,34 @@ def test_a_program_that_fails_to_start_is_found(site: Site, tmp_path: Path) -> N
     (tmp_path / "other").chmod(0o755)
     (finding,) = findings(site, engines={"llamacpp": {"bin": str(tmp_path / "other")}})
     assert (finding.check, "is not a program for this machine" in finding.what) == ("engine-program", True)
+
+
+def test_an_agent_starts_an_engine_again_only_when_it_failed_or_changed(site: Site, tmp_path: Path) -> None:
+    program = tmp_path / "llama-server"
+    program.write_text(f"#!/bin/sh\necho x >>{tmp_path}/runs\ntest -e {tmp_path}/whole\n")
+    program.chmod(0o755)
+    node = site.node(engines={"llamacpp": {"bin": str(program)}})
+    packages = RememberedPackages()
+
+    def runs() -> int:
+        return len((tmp_path / "runs").read_text().splitlines())
+
+    assert [[f.check for f in packages.check(node)] for _ in range(2)] == [["engine-program"]] * 2
+    (tmp_path / "whole").touch()
+    assert (packages.check(node), runs()) == ([], 3)
+    assert (packages.check(node), runs()) == ([], 3)
+    os.utime(program, ns=(1, 1))
+    assert (packages.check(node), runs()) == ([], 4)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
+def test_what_others_may_change_is_not_run_with_roots_rights(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "python"
+    program.parent.mkdir()
+    program.symlink_to("/bin/sh")
+    assert owner_of(str(program)) is None
+    os.chown(program.parent, 65534, 65534)
+    assert owner_of(str(program)) == (65534, 65534)
 
 
 def test_too_little_room_for_weights_is_found_once_a_disk(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

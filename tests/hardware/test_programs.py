@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -92,3 +94,32 @@ def test_no_file_descriptor_is_left_open(tmp_path: Path) -> None:
     for _ in range(5):
         run(program)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_program_ends_with_the_process_that_asked_it(tmp_path: Path) -> None:
+    said = f"echo $$ >{tmp_path}/pid.part; mv {tmp_path}/pid.part {tmp_path}/pid"
+    program = write_program(tmp_path / "tool", f"{said}\nexec sleep 60")
+    call = f"run_program([{str(program)!r}], timeout_s=60, output_bytes_max=9)"
+    asking = f"from llmgw.hardware.programs import run_program\n{call}"
+    asker = subprocess.Popen([sys.executable, "-c", asking])
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "pid").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    pid = int((tmp_path / "pid").read_text())
+    assert alive(pid)
+    asker.kill()
+    asker.wait()
+    wait_until_gone(pid)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a program another user's rights")
+def test_root_runs_a_program_with_the_rights_that_it_is_told(tmp_path: Path) -> None:
+    output = run_program(
+        ["/bin/sh", "-c", "id -u; id -g; id -G; echo $X"],
+        timeout_s=10,
+        output_bytes_max=1000,
+        env={**os.environ, "X": "y"},
+        become={"user": 65534, "group": 65534, "extra_groups": []},
+    )
+    assert output.stdout.split() == ["65534", "65534", "65534", "y"]
