@@ -10,6 +10,7 @@ import msgspec
 
 from llmgw.agent.ports import NoFreePort, choose_ports
 from llmgw.agent.spec_store import ShardRecord
+from llmgw.agent.weights.keeper import Weights
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import EngineAdapter, LaunchContext, LaunchPlan
 from llmgw.engines.offers import program_problem
@@ -40,6 +41,7 @@ class Admission:
         adapter: Callable[[str], EngineAdapter],
         inventory: InventorySource,
         may_be_freed: Callable[[str], bool],
+        weights: Weights,
         mgmt_interface: str | None,
         base_env: dict[str, str],
     ) -> None:
@@ -48,6 +50,7 @@ class Admission:
         self._adapter = adapter
         self._inventory = inventory
         self._may_be_freed = may_be_freed
+        self._weights = weights
         self._mgmt_interface = mgmt_interface
         self._base_env = base_env
 
@@ -82,6 +85,9 @@ class Admission:
         """How the shard is launched. Raises Refused with the first reason (the adapter's: all of them)."""
         spec = record.spec
         adapter = self._offered(spec)
+        problem = await asyncio.to_thread(self._weights.problem, spec)
+        if problem is not None:
+            raise Refused(problem)
         gpus = await self._gpus(spec, live)
         if spec.rank > 0 and spec.rendezvous is None:
             raise Refused(
@@ -99,6 +105,7 @@ class Admission:
             http_port=record.http_port,
             rendezvous_host=leader.host if leader else self._address if leads_many else None,
             rendezvous_port=leader.port if leader else record.rendezvous_port,
+            model_path=self._weights.model_path(spec),
             base_env=self._base_env,
         )
         problems = adapter.problems(spec, context)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -22,27 +22,32 @@ from llmgw.messages.agent import (
     Command,
     HeldShard,
     Inventory,
+    ListWeights,
     LogChunk,
     Poll,
     ReadLog,
     Refusal,
     Register,
     Registered,
+    RemoveWeights,
     Report,
     Reported,
     StartShard,
     StopShard,
+    WeightsAnswer,
 )
 
 log = structlog.get_logger("agent")
 
-FEATURES = ["start", "stop", "logs", "renew"]
+FEATURES = ["start", "stop", "logs", "renew", "weights"]
 CALL_TIMEOUT_S = 30.0
 # Beyond the wait that the server promised: its own work, and a slow network.
 POLL_MARGIN_S = 15.0
 POLL_WAIT_S_MAX = 120.0
-LOGS_WAITING_MAX = 64
-LOGS_PER_REPORT = 8
+ANSWERS_WAITING_MAX = 64
+ANSWERS_PER_REPORT = 8
+# Looking through a disk, or removing from it, goes on beside the poll: a stop must not wait for it.
+WEIGHTS_COMMANDS_MAX = 4
 # While nothing works, the log says so this often and not at every try.
 COMPLAIN_EVERY_S = 60.0
 
@@ -110,7 +115,8 @@ class AgentLoop:
         self._news = asyncio.Event()
         # Only ids: what is sent is each shard's status at that moment, so the latest version wins by itself.
         self._changed: set[str] = set()
-        self._logs: deque[LogChunk] = deque(maxlen=LOGS_WAITING_MAX)
+        self._answers: deque[LogChunk | WeightsAnswer] = deque(maxlen=ANSWERS_WAITING_MAX)
+        self._beside: set[asyncio.Task[None]] = set()
         self._complained_at: float | None = None
         self.session: str | None = None
         """The current session; None while there is none."""
@@ -126,6 +132,8 @@ class AgentLoop:
                 await self._converse(registered)
             finally:
                 self.session = None
+                for task in self._beside:
+                    task.cancel()  # the answers would be for a session that is over
             if self._clock.now() - began >= self._reconnect_max_s:
                 between.reset()
             # At once, but not the whole fleet in one instant; slower when sessions keep ending young.
@@ -165,7 +173,7 @@ class AgentLoop:
                 await self._clock.sleep(backoff.next_s())
                 continue
             self._complained_at = None
-            self._logs.clear()
+            self._answers.clear()
             self.session = registered.session
             log.info("registered", held=len(held), server_version=registered.server_version)
             return registered
@@ -202,7 +210,7 @@ class AgentLoop:
             before = acked
             for raw in answer.commands:
                 acked = await self._carry_out(raw, acked)
-            if answer.commands and (self._changed or self._logs):
+            if answer.commands and (self._changed or self._answers):
                 # What a command changed is told before it is acknowledged: a GPU is never both unnamed by a
                 # command and not yet reported as held.
                 try:
@@ -251,8 +259,25 @@ class AgentLoop:
                 offset=command.offset,
                 lines=command.lines,
             )
-            self._logs.append(chunk)
+            self._answers.append(chunk)
             self._news.set()
+        else:
+            self._look_at_weights(command)
+
+    def _look_at_weights(self, command: ListWeights | RemoveWeights) -> None:
+        if len(self._beside) >= WEIGHTS_COMMANDS_MAX:
+            error = "this node is busy with earlier questions about its weights; ask again in a moment"
+            self._answers.append(WeightsAnswer(request_id=command.request_id, error=error))
+            self._news.set()
+            return
+
+        async def answer() -> None:
+            self._answers.append(await self._keeper.weights(command))
+            self._news.set()
+
+        task = asyncio.create_task(answer())
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
 
     # Reports.
 
@@ -287,17 +312,17 @@ class AgentLoop:
 
     async def _report_news(self, registered: Registered) -> None:
         told, self._changed = self._changed, set()
-        logs = [self._logs.popleft() for _ in range(min(LOGS_PER_REPORT, len(self._logs)))]
-        if not told and not logs:
+        answers = [self._answers.popleft() for _ in range(min(ANSWERS_PER_REPORT, len(self._answers)))]
+        if not told and not answers:
             return
         try:
             shards = [shard for shard in await self._keeper.held() if shard.spec.shard_id in told]
-            await self._report(registered, shards, logs=logs)
+            await self._report(registered, shards, answers=answers)
         except BaseException:
             self._changed |= told
-            self._logs.extendleft(reversed(logs[: LOGS_WAITING_MAX - len(self._logs)]))
+            self._answers.extendleft(reversed(answers[: ANSWERS_WAITING_MAX - len(self._answers)]))
             raise
-        if self._logs:
+        if self._answers:
             self._news.set()
 
     async def _report(
@@ -306,13 +331,14 @@ class AgentLoop:
         shards: list[HeldShard],
         *,
         inventory: Inventory | None = None,
-        logs: list[LogChunk] | None = None,
+        answers: Sequence[LogChunk | WeightsAnswer] = (),
     ) -> None:
         message = Report(
             session=registered.session,
             inventory=inventory,
             shards=shards[:SHARDS_PER_NODE_MAX],
-            logs=logs or [],
+            logs=[answer for answer in answers if isinstance(answer, LogChunk)],
+            weights=[answer for answer in answers if isinstance(answer, WeightsAnswer)],
         )
         reported = await self._call("report", message, Reported, CALL_TIMEOUT_S, in_session=True)
         self._complained_at = None

@@ -23,9 +23,18 @@ from llmgw.agent.logs import LogError, read_piece
 from llmgw.agent.processes import ProcessInfo, boot_id, uncovered
 from llmgw.agent.shard import Shard, ShardHost
 from llmgw.agent.spec_store import ShardRecord, SpecStore, is_shard_id
+from llmgw.agent.weights.keeper import Weights
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import EngineAdapter, LaunchPlan
-from llmgw.messages.agent import SHARDS_PER_NODE_MAX, HeldShard, LogChunk, ShardSpec
+from llmgw.messages.agent import (
+    SHARDS_PER_NODE_MAX,
+    HeldShard,
+    ListWeights,
+    LogChunk,
+    RemoveWeights,
+    ShardSpec,
+    WeightsAnswer,
+)
 
 log = structlog.get_logger("agent")
 
@@ -66,12 +75,14 @@ class Supervisor:
         self.work_dir = real_work_dir(config)
         self._store = SpecStore(Path(self.work_dir) / "shards")
         self._boot_id = boot_id()
+        self._weights = Weights(config, boot_id=self._boot_id, now_boot_s=now_boot_s)
         self._admission = Admission(
             config=config,
             address=address,
             adapter=adapter,
             inventory=inventory,
             may_be_freed=gpu_memory.occupied,
+            weights=self._weights,
             mgmt_interface=mgmt_interface,
             base_env=dict(os.environ) if base_env is None else base_env,
         )
@@ -83,6 +94,7 @@ class Supervisor:
             health_interval_s=config.supervisor.health_interval,
             log_lines=config.supervisor.log_lines,
             gpu_memory=gpu_memory,
+            weights=self._weights,
             now_boot_s=now_boot_s,
             changed=self._changed,
         )
@@ -167,10 +179,17 @@ class Supervisor:
             text=piece.text,
         )
 
+    async def weights(self, command: ListWeights | RemoveWeights) -> WeightsAnswer:
+        """What lies in the weights folder, after what nobody needs was removed from it."""
+        return await self._weights.answer(
+            command, lambda: {record.spec.shard_id: record.spec.source for record in self._live_records()}
+        )
+
     async def close(self) -> None:
         """Let go of everything and leave all processes running, for the next agent to adopt."""
         async with self._lock:
             await asyncio.gather(*(shard.leave() for shard in self._shards.values()))
+            await self._weights.close()
             for task in self._behind:
                 task.cancel()
             await asyncio.gather(*self._behind, return_exceptions=True)
@@ -190,6 +209,8 @@ class Supervisor:
                 received_boot_s=now_boot_s(),
                 serial=1,
             )
+            if await asyncio.to_thread(self._weights.missing, spec):
+                record = msgspec.structs.replace(record, phase="fetching")
             try:
                 record, plan = await self._admit(record)
             except Refused as exc:
@@ -272,7 +293,7 @@ class Supervisor:
             failure = "exited while no agent was running: the node was restarted"
         elif engine_lives(record):
             pass
-        elif record.phase == "waiting" and not record.processes:
+        elif record.phase in ("fetching", "waiting") and not record.processes:
             live = self._live_records()
             try:
                 plan = await self._admission.plan(record, live, str(self._store.folder(record.spec.shard_id)))

@@ -89,7 +89,7 @@ class LlamacppAdapter:
     def problems(self, spec: ShardSpec, context: LaunchContext) -> list[str]:
         """Sentences that say why this shard cannot run here."""
         who = f"profile {spec.profile!r} of model {spec.model!r}"
-        sentences = _source_problems(spec)
+        sentences = _source_problems(spec, context)
         if spec.nodes > 1:
             sentences.append(f"{who} asks for {spec.nodes} nodes, and llama.cpp runs on one; set nodes to 1")
         gpus = len(spec.gpus)
@@ -123,7 +123,7 @@ class LlamacppAdapter:
         if context.http_port is None:
             raise ValueError(f"shard {spec.shard_id} was given no port to serve on")
         engine = _engine(context.config)
-        argv = [engine.bin, "--model", os.path.abspath(spec.source), "--alias", ",".join(spec.served_names)]
+        argv = [engine.bin, "--model", _model_file(spec, context), "--alias", ",".join(spec.served_names)]
         argv += ["--host", context.address, "--port", str(context.http_port), "--metrics", "--no-webui"]
         argv += _TASK_ARGS[spec.task]
         if not has_flag(spec.args, "-np", "--parallel"):
@@ -151,13 +151,20 @@ def _engine(config: AgentConfig) -> LlamacppEngine:
     return config.engines.llamacpp or LlamacppEngine()
 
 
-def _source_problems(spec: ShardSpec) -> list[str]:
+def _model_file(spec: ShardSpec, context: LaunchContext) -> str:
+    """The file to load: the one that was fetched, else the source's own path."""
+    return context.model_path if context.model_path is not None else os.path.abspath(spec.source)
+
+
+def _source_problems(spec: ShardSpec, context: LaunchContext) -> list[str]:
     source = spec.source
     where = f"source {source!r} of model {spec.model!r}"
+    if context.model_path is not None:
+        if not context.model_path.lower().endswith(".gguf"):
+            return [f"{where} is not a GGUF file; give the URL of a file whose name ends in .gguf"]
+        return []
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", source):
-        return [
-            f"{where} is a URL, which this version does not fetch; copy the file to the node and give its path"
-        ]
+        return [f"{where} is no URL that llmgw fetches; give one with https://, http:// or file://, or a path"]
     if not source.startswith(("/", "./", "../")):
         return [
             f"{where} is not a path, and llama.cpp loads a file here; give an absolute path to a .gguf file "
