@@ -164,8 +164,8 @@ class Weights(Model):
     ca: str | None = None
     """An authority (PEM) that is believed beside the system's when files are fetched over https."""
     token_files: dict[str, str] = Field(default_factory=dict, max_length=64)
-    """Host (`huggingface.co`, `models.local:8443`) → a file whose first line is sent to it, over https only, as
-    `Authorization: Bearer …`. The file must not be readable by others (0600)."""
+    """Host (`huggingface.co`, `models.local:8443`) → a file whose first line is sent to it as
+    `Authorization: Bearer …`, over https only (or to this machine). Others must not be able to read it (0600)."""
 
     @field_validator("token_files")
     @classmethod

@@ -42,6 +42,7 @@ from llmgw.server.views import (
     node_views,
     replica_views,
 )
+from llmgw.server.weights import WeightsOnDisk
 
 log = structlog.get_logger("server")
 
@@ -74,6 +75,7 @@ class Backend:
         self._store = store
         self._listen = listen
         self.catalog = CatalogOwner(hub, store, revision=revision, config_path=config_path)
+        self.weights = WeightsOnDisk(hub)
         self._started_at = started_at
         self._routers = routers
         self._problems = problems

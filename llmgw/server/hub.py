@@ -42,6 +42,7 @@ from llmgw.messages.agent import (
     Registered,
     Report,
     Reported,
+    WeightsAnswer,
 )
 from llmgw.messages.findings import Finding
 from llmgw.messages.routes import RouteEndpoint, RouteTable, TableVersion, Telemetry
@@ -53,7 +54,7 @@ log = structlog.get_logger("hub")
 
 ROUNDS_MAX = 200
 """Rounds of reconcile in one turn. More is a decision that does not take; it is logged and tried again later."""
-LOG_REQUESTS_MAX = 256
+QUESTIONS_MAX = 256
 CLONE_SHOWN_S = 300.0
 """A clone's agent tries for ever: one that was not heard for so long has been put right."""
 
@@ -144,7 +145,7 @@ class Hub:
         self._roll_back = roll_back
         self._mailboxes: dict[str, Mailbox] = {}
         self._sessions: dict[str, str] = {}
-        self._log_requests: dict[str, asyncio.Future[LogChunk]] = {}
+        self._questions: dict[tuple[str, str], asyncio.Future[LogChunk | WeightsAnswer]] = {}
         self._created_s = int(clock.wall())
         self._routes_held = True
 
@@ -217,10 +218,12 @@ class Hub:
         self._keep(report(self.fleet, node_id, message.inventory, message.shards, now))
         if message.inventory is not None and message.inventory.fabrics != fabrics:
             self._memory.fabrics_changed(self.fleet.nodes[node_id], self.clock.wall())
-        for chunk in message.logs:
-            waiting = self._log_requests.pop(chunk.request_id, None)
+        answers: list[LogChunk | WeightsAnswer] = [*message.logs, *message.weights]
+        for answer in answers:
+            # By node: nobody answers what another was asked.
+            waiting = self._questions.pop((node_id, answer.request_id), None)
             if waiting is not None and not waiting.done():
-                waiting.set_result(chunk)
+                waiting.set_result(answer)
         return Reported(
             forget=[item.spec.shard_id for item in message.shards if item.phase in ("stopped", "failed")]
         )
@@ -229,22 +232,58 @@ class Hub:
         self, node_id: str, shard_id: str, stream: str, offset: int | None, lines: int, timeout_s: float
     ) -> LogChunk:
         """Ask a node for a part of a shard's output. Raises HubError 504 when it does not answer in time."""
+
+        def queue(mailbox: Mailbox, request_id: str) -> bool:
+            return mailbox.read_log(request_id, shard_id, stream, offset, lines)
+
+        answer = await self._ask(node_id, queue, timeout_s, "its logs cannot be read")
+        assert isinstance(answer, LogChunk)
+        return answer
+
+    async def look_at_weights(self, node_id: str, remove: list[str], timeout_s: float) -> WeightsAnswer:
+        """Ask a node what lies in its weights folder, and have it remove files to which nothing refers.
+
+        Raises HubError when it cannot be asked or does not answer in time.
+        """
+        node = self.fleet.nodes.get(node_id)
+        if node is not None and node.session is not None and "weights" not in node.features:
+            raise HubError(
+                501, "old_agent", f"the agent of {node_id} ({node.version}) knows nothing of weights; update it"
+            )
+        sources = [model.source for model in self.catalog.models if model.source]
+
+        def queue(mailbox: Mailbox, request_id: str) -> bool:
+            return mailbox.look_at_weights(request_id, sources, remove)
+
+        answer = await self._ask(node_id, queue, timeout_s, "its weights cannot be looked at")
+        assert isinstance(answer, WeightsAnswer)
+        return answer
+
+    def weights_removed(self, node_id: str, names: list[str], by: str) -> None:
+        """Keep in history what was removed from a node's disk."""
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        self._keep([Event("operator", node_id, "weights removed", f"{shown} by {by}", nodes=(node_id,))])
+
+    async def _ask(
+        self, node_id: str, queue: Callable[[Mailbox, str], bool], timeout_s: float, lost: str
+    ) -> LogChunk | WeightsAnswer:
+        """Queue a question for a node and wait for its answer. Raises HubError."""
         mailbox = self._mailboxes.get(node_id)
         if mailbox is None or mailbox.closed:
-            raise HubError(503, "node_silent", f"{node_id} has no session now, so its logs cannot be read")
-        if len(self._log_requests) >= LOG_REQUESTS_MAX:
-            raise HubError(503, "busy", "too many log requests are waiting for answers; try again in a moment")
+            raise HubError(503, "node_silent", f"{node_id} has no session now, so {lost}")
+        if len(self._questions) >= QUESTIONS_MAX:
+            raise HubError(503, "busy", "too many questions are waiting for answers; try again in a moment")
         request_id = self._ids.request()
-        future: asyncio.Future[LogChunk] = asyncio.get_running_loop().create_future()
-        self._log_requests[request_id] = future
+        future: asyncio.Future[LogChunk | WeightsAnswer] = asyncio.get_running_loop().create_future()
+        self._questions[node_id, request_id] = future
         try:
-            if not mailbox.read_log(request_id, shard_id, stream, offset, lines):
+            if not queue(mailbox, request_id):
                 raise HubError(503, "busy", f"too many commands wait for {node_id}; try again in a moment")
             return await asyncio.wait_for(future, timeout_s)
         except TimeoutError:
             raise HubError(504, "node_silent", f"{node_id} did not answer within {timeout_s:.0f} s") from None
         finally:
-            self._log_requests.pop(request_id, None)
+            self._questions.pop((node_id, request_id), None)
 
     # What routers say.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from llmgw.messages.agent import Command, ReadLog, ShardSpec, StartShard, StopShard
+from llmgw.messages.agent import Command, ListWeights, ReadLog, RemoveWeights, ShardSpec, StartShard, StopShard
 
 COMMANDS_MAX = 1024
 """Unacknowledged commands of one node. Far above SHARDS_PER_NODE_MAX; beyond it log reads are refused."""
@@ -42,6 +42,16 @@ class Mailbox:
                 lines=lines,
             )
         )
+        return True
+
+    def look_at_weights(self, request_id: str, sources: list[str], remove: list[str]) -> bool:
+        """Queue a listing of the weights folder, after a removal when there are names; False when full."""
+        if len(self._commands) >= COMMANDS_MAX:
+            return False
+        if remove:
+            self._add(RemoveWeights(seq=self._next(), request_id=request_id, names=remove, sources=sources))
+        else:
+            self._add(ListWeights(seq=self._next(), request_id=request_id, sources=sources))
         return True
 
     def acknowledge(self, seq: int) -> None:

@@ -44,6 +44,17 @@ def test_a_file_is_served_under_its_names_on_the_shards_gpus() -> None:
     assert plan.readiness.path == "/v1/chat/completions"
 
 
+def test_a_fetched_file_is_loaded_from_where_the_agent_put_it() -> None:
+    shard = gguf(source="https://example.org/x.gguf")
+    where = context(shard, ENGINES, model_path="/weights/https/example.org/x.gguf")
+    assert adapter("llamacpp").problems(shard, where) == []
+    argv = adapter("llamacpp").plan(shard, where).engine.argv
+    assert argv[1:3] == ["--model", "/weights/https/example.org/x.gguf"]
+    other = gguf(source="https://example.org/x.safetensors")
+    (sentence,) = adapter("llamacpp").problems(other, context(other, ENGINES, model_path="/w/x.safetensors"))
+    assert "not a GGUF file" in sentence
+
+
 def test_without_gpus_every_device_is_hidden_from_it() -> None:
     shard = gguf(gpus=[], task="embedding")
     plan = adapter("llamacpp").plan(shard, context(shard, ENGINES))
@@ -71,7 +82,7 @@ def test_a_relative_path_is_seen_from_the_agents_folder(tmp_path: Any, monkeypat
     [
         ({"nodes": 2}, "2 nodes"),
         ({"source": "google/gemma-3"}, "not a path"),
-        ({"source": "https://example.org/x.gguf"}, "copy the file to the node"),
+        ({"source": "s3://bucket/x.gguf"}, "no URL that llmgw fetches"),
         ({"source": "/models/x.safetensors"}, ".gguf"),
         ({"tensor_parallel": 2, "pipeline_parallel": 2}, "in one way only"),
         ({"gpus": [], "tensor_parallel": 2}, "without GPUs"),

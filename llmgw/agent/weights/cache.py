@@ -20,6 +20,9 @@ from llmgw.config.sources import (
 )
 from llmgw.messages.agent import WEIGHTS_FILES_MAX, WeightsFile, WeightsListing
 
+REFERENCES_MAX = 16
+"""Sources, and shards, that are named with one file."""
+
 
 def listing(root: Path, sources: Iterable[str], held: Mapping[str, str]) -> WeightsListing:
     """Everything below `root`. `sources` are the catalog's, `held` is shard id → its source. Raises OSError."""
@@ -118,8 +121,8 @@ def _describe(name: str, path: Path, refer: References) -> WeightsFile:
         size_bytes=facts.st_size,
         total_bytes=total,
         state=state,
-        sources=by_sources,
-        shards=by_shards,
+        sources=by_sources[:REFERENCES_MAX],
+        shards=by_shards[:REFERENCES_MAX],
     )
 
 

@@ -26,6 +26,7 @@ from llmgw.messages.agent import Progress
 log = structlog.get_logger("agent")
 
 WRITE_BYTES = 4 * 2**20
+WRITE_AFTER_S = 1.0
 GGUF_MAGIC = b"GGUF"  # ggml's docs/gguf.md
 FIRST_WAIT_S = 1.0
 WAIT_S_MAX = 30.0
@@ -75,6 +76,7 @@ class Download:
         self._refused: list[tuple[Validator, str]] = []
         """Contents that are known to have another checksum than the wanted one: what they were, and theirs."""
         self._given_up = False
+        self._written_at_s = 0.0
 
     @property
     def left_bytes(self) -> int:
@@ -227,7 +229,9 @@ class Download:
         buffer += chunk
         self._received = True
         self._meter.moved_to(self._part.length + len(buffer))
-        if len(buffer) >= WRITE_BYTES:
+        now = self._means.now_s()
+        if len(buffer) >= WRITE_BYTES or now - self._written_at_s >= WRITE_AFTER_S:
+            self._written_at_s = now
             data = bytes(buffer)
             buffer.clear()
             if self.total_bytes is None:

@@ -41,8 +41,8 @@ LIST_TIMEOUT_S = 20.0
 
 
 class Weights:
-    """Fetches, lists and removes. `now_boot_s` is CLOCK_BOOTTIME, which shards' deadlines are in; `first_wait_s` is
-    the first wait after a try that failed.
+    """Fetches, lists and removes. `now_boot_s` is CLOCK_BOOTTIME, which shards' deadlines are in;
+    `first_wait_s` is the first wait after a try that failed.
     """
 
     def __init__(
