@@ -85,7 +85,7 @@ class Admission:
         """How the shard is launched. Raises Refused with the first reason (the adapter's: all of them)."""
         spec = record.spec
         adapter = self._offered(spec)
-        problem = await asyncio.to_thread(self._weights.problem, spec)
+        problem = await self._weights.problem(spec)
         if problem is not None:
             raise Refused(problem)
         gpus = await self._gpus(spec, live)

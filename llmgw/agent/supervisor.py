@@ -209,7 +209,7 @@ class Supervisor:
                 received_boot_s=now_boot_s(),
                 serial=1,
             )
-            if await asyncio.to_thread(self._weights.missing, spec):
+            if await self._weights.missing(spec):
                 record = msgspec.structs.replace(record, phase="fetching")
             try:
                 record, plan = await self._admit(record)

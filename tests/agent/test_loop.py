@@ -18,17 +18,20 @@ from llmgw.messages.agent import (
     Commands,
     HeldShard,
     Inventory,
+    ListWeights,
     LogChunk,
     Poll,
     ReadLog,
     Refusal,
     Register,
     Registered,
+    RemoveWeights,
     Report,
     Reported,
     ShardSpec,
     StartShard,
     StopShard,
+    WeightsAnswer,
 )
 from tests.agent.fakes import make_spec
 from tests.agent.waiting import until as eventually
@@ -97,6 +100,7 @@ class ListKeeper:
         self.stopped: list[str] = []
         self.forgotten: list[str] = []
         self.listener: Callable[[str], None] = lambda shard_id: None
+        self.disk = asyncio.Event()
 
     def listen(self, listener: Callable[[str], None]) -> None:
         self.listener = listener
@@ -116,6 +120,10 @@ class ListKeeper:
 
     async def read_log(self, **asked: Any) -> LogChunk:
         return LogChunk(request_id=asked["request_id"], shard_id=asked["shard_id"], text="out")
+
+    async def weights(self, command: ListWeights | RemoveWeights) -> WeightsAnswer:
+        await self.disk.wait()
+        return WeightsAnswer(request_id=command.request_id, removed=getattr(command, "names", []))
 
     def move(self, shard_id: str, phase: Any) -> None:
         shard = self.shards[shard_id]
@@ -357,6 +365,33 @@ def test_output_that_was_asked_for_is_sent_and_forgotten_shards_are_dropped() ->
         assert (chunk.request_id, chunk.text) == ("q", "out")
         await until(lambda: it.keeper.forgotten)
         assert it.keeper.forgotten[0] == "old"
+
+    converse(test)
+
+
+def test_a_look_at_the_disk_holds_up_no_stop_and_is_answered_when_it_is_done() -> None:
+    async def test(it: Conversation) -> None:
+        await until(lambda: it.server.polls)
+        it.server.commands += [
+            *(ListWeights(seq=number, request_id=f"q{number}") for number in range(1, 5)),
+            RemoveWeights(seq=5, request_id="q5", names=["x"]),
+            StopShard(seq=6, shard_id="a", reason="scaled down"),
+        ]
+        await until(lambda: it.keeper.stopped == ["a"])
+        await until(lambda: any(report.weights for report in it.server.reports))
+        [refused] = [answer for report in it.server.reports for answer in report.weights]
+        assert refused.request_id == "q5"
+        assert "busy with earlier questions" in (refused.error or "")
+        it.keeper.disk.set()
+        it.server.commands.append(RemoveWeights(seq=7, request_id="q7", names=["x"]))
+
+        def answers() -> dict[str, list[str]]:
+            return {
+                answer.request_id: answer.removed for report in it.server.reports for answer in report.weights
+            }
+
+        await until(lambda: len(answers()) == 6)
+        assert answers()["q7"] == ["x"]
 
     converse(test)
 

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import ssl
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -456,7 +457,7 @@ def test_a_file_larger_than_the_disk_is_refused_before_a_byte_is_written(
     assert not list((tmp_path / "weights").rglob("*.part.json"))
 
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2 * len(CONTENT) - 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2 * len(CONTENT) - 100))
 
     async def test() -> None:
         files.held_after = 10
@@ -555,26 +556,47 @@ def test_a_file_of_a_share_is_copied_once_and_continued(tmp_path: Path) -> None:
 # Sources that are refused before anything else.
 
 
+def problem_of(weights: Weights, **changes: Any) -> str | None:
+    return asyncio.run(weights.problem(make_spec(**changes)))
+
+
 def test_a_path_must_exist_on_the_node_and_a_name_is_the_engines(tmp_path: Path) -> None:
     weights = make_weights(tmp_path)
     there = tmp_path / "there.gguf"
     there.write_bytes(CONTENT)
     for source in ("", "org/name", str(there), str(tmp_path), f"file://{there}", os.path.relpath(there)):
-        assert weights.problem(make_spec(source=source)) is None
+        assert problem_of(weights, source=source) is None
         assert (weights.model_path(make_spec(source=source)) is None) == ("://" not in source)
     for source in (f"{tmp_path}/gone.gguf", "./gone.gguf", f"file://{tmp_path}/gone.gguf"):
-        said = weights.problem(make_spec(source=source))
-        assert said is not None
-        assert "does not exist on this node" in said
+        assert "does not exist on this node" in (problem_of(weights, source=source) or "")
+
+
+def test_a_share_that_hangs_is_a_sentence_and_holds_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    come_back = threading.Event()
+    stat = os.stat
+
+    def hang(path: Any, *args: Any, **more: Any) -> Any:
+        if str(path).startswith("/share"):
+            come_back.wait(20)
+        return stat(path, *args, **more)
+
+    monkeypatch.setattr(os, "stat", hang)
+    monkeypatch.setattr("llmgw.agent.weights.keeper.CHECK_LIMIT_S", 0.1)
+    weights = make_weights(tmp_path)
+    for _ in range(20):
+        assert "does not answer within 0.1 s" in (problem_of(weights, source="/share/x.gguf") or "")
+    come_back.set()
 
 
 def test_what_must_be_fetched_is_for_replicas_of_one_node(files: FileServer, tmp_path: Path) -> None:
     weights = make_weights(tmp_path)
-    said = weights.problem(make_spec(source=files.url(), nodes=2))
+    said = problem_of(weights, source=files.url(), nodes=2)
     assert said is not None
     assert "replicas of one node only" in said
     fetched(tmp_path, files.url())
-    assert weights.problem(make_spec(source=files.url(), nodes=2)) is None
+    assert problem_of(weights, source=files.url(), nodes=2) is None
 
 
 # What is on the disk.

@@ -23,6 +23,7 @@ from llmgw.agent.weights.files import fetched_record
 from llmgw.agent.weights.meter import Throttle
 from llmgw.agent.weights.over_disk import DiskPlace
 from llmgw.agent.weights.over_http import HttpPlace
+from llmgw.agent.weights.own_thread import DiskHangs, OwnThreads
 from llmgw.config.agent import AgentConfig
 from llmgw.config.sources import PART_SUFFIX, RemoteFile, Source, SourceError, read_source
 from llmgw.messages.agent import (
@@ -38,6 +39,8 @@ log = structlog.get_logger("agent")
 
 LOOK_S = 0.5
 LIST_TIMEOUT_S = 20.0
+# The lock that starts shards is held meanwhile, and heartbeats wait for it.
+CHECK_LIMIT_S = 3.0
 
 
 class Weights:
@@ -56,7 +59,8 @@ class Weights:
         self.root = Path(os.path.abspath(config.weights_dir))
         self._now_boot_s = now_boot_s
         self._http = HttpPlace(ca=config.weights.ca, token_files=config.weights.token_files)
-        self._disk = DiskPlace()
+        self._threads = OwnThreads()
+        self._disk = DiskPlace(self._threads)
         self._running: dict[Path, _Running] = {}
         self._means = Means(
             open=self._open,
@@ -83,8 +87,26 @@ class Weights:
                 return str(self.root / files[0].name)
         return None
 
-    def problem(self, spec: ShardSpec) -> str | None:
-        """Why the shard's source cannot be meant on this node, as a sentence; None when it can. Blocking."""
+    async def problem(self, spec: ShardSpec) -> str | None:
+        """Why the source cannot be meant on this node, as a sentence; None when it can. Bounded in time."""
+        try:
+            return await self._threads.call(partial(self._problem, spec), CHECK_LIMIT_S)
+        except DiskHangs:
+            return (
+                f"source {spec.source!r} of model {spec.model!r}: the disk or share that it, or weights.dir, "
+                f"lies on does not answer within {CHECK_LIMIT_S:g} s; look at mount and dmesg on this node"
+            )
+
+    async def missing(self, spec: ShardSpec) -> bool:
+        """True when something must be fetched, or checked, before the engine can be launched. In bounded time."""
+        try:
+            return await self._threads.call(partial(self._missing, spec), CHECK_LIMIT_S)
+        except DiskHangs:
+            return False  # `problem` says it
+
+    # Blocking, each of them.
+
+    def _problem(self, spec: ShardSpec) -> str | None:
         try:
             source = read_source(spec.source)
         except SourceError as error:
@@ -97,15 +119,14 @@ class Weights:
                 problem = _path_problem(file.local_path, where)
                 if problem is not None:
                     return problem
-        if spec.nodes > 1 and self.missing(spec):
+        if spec.nodes > 1 and self._missing(spec):
             return (
                 f"{where} is fetched for replicas of one node only, and profile {spec.profile!r} spans "
                 f"{spec.nodes}; put the file on each of them as {self.model_path(spec)}, or give a path as source"
             )
         return None
 
-    def missing(self, spec: ShardSpec) -> bool:
-        """True when something must be fetched, or checked, before the engine can be launched. Blocking."""
+    def _missing(self, spec: ShardSpec) -> bool:
         try:
             source = read_source(spec.source)
         except SourceError:
@@ -219,11 +240,15 @@ class Weights:
                 if isinstance(command, RemoveWeights):
                     busy = {name: "it is being fetched" for name in command.names if self._is_busy(name)}
                     names = [name for name in command.names if name not in busy]
-                    removed, kept = await asyncio.to_thread(cache.remove, self.root, names, command.sources, held)
+                    removed, kept = await self._threads.call(
+                        partial(cache.remove, self.root, names, command.sources, held)
+                    )
                     kept |= busy
                     log.info("weights removed", removed=removed, kept=kept)
-                found: WeightsListing = await asyncio.to_thread(cache.listing, self.root, command.sources, held())
-        except TimeoutError:
+                found: WeightsListing = await self._threads.call(
+                    partial(cache.listing, self.root, command.sources, held())
+                )
+        except (TimeoutError, DiskHangs):
             error = f"{self.root} could not be read within {LIST_TIMEOUT_S:g} s; look at its disk"
             return WeightsAnswer(request_id=command.request_id, error=error)
         except OSError as exc:

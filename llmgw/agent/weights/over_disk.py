@@ -2,39 +2,56 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import stat
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import BinaryIO
 
 from llmgw.agent.weights.answers import Answer, CannotFetch, Lost, Validator
+from llmgw.agent.weights.own_thread import OwnThreads
 
 READ_BYTES = 2**20
 
 
 class DiskPlace:
-    """Reads files of this node."""
+    """Reads files of this node, in threads of its own."""
+
+    def __init__(self, threads: OwnThreads) -> None:
+        self._threads = threads
 
     @asynccontextmanager
     async def open(self, path: str, offset: int, validator: Validator) -> AsyncIterator[Answer]:
         """As `HttpPlace.open`; the file's inode, size and time of change stand for an ETag."""
         try:
-            file = await asyncio.to_thread(_open, path)
+            file = await self._threads.call(partial(_open, path))
         except OSError as error:
             raise CannotFetch(
                 f"{path} cannot be read ({error.strerror}); check the source in the catalog, and whether this "
                 "node has mounted what it lies on"
             ) from None
         try:
-            facts = await asyncio.to_thread(_facts, file, path)
+            facts = await self._threads.call(partial(_facts, file, path))
             total = facts.st_size
             now = _validator(facts)
             start = offset if offset <= total and now.same(validator) else 0
-            yield Answer(start, total, now, _chunks(file, path, start, now))
+            yield Answer(start, total, now, self._chunks(file, path, start, now))
         finally:
-            await asyncio.to_thread(file.close)
+            # Behind a read that hangs it would hang as well.
+            threading.Thread(target=file.close, daemon=True).start()
+
+    async def _chunks(self, file: BinaryIO, path: str, start: int, before: Validator) -> AsyncIterator[bytes]:
+        try:
+            await self._threads.call(partial(file.seek, start))
+            while chunk := await self._threads.call(partial(file.read, READ_BYTES)):
+                yield chunk
+            after = _validator(await self._threads.call(partial(os.fstat, file.fileno())))
+        except OSError as error:
+            raise Lost(f"{path} cannot be read any further ({error.strerror}); check what it lies on") from None
+        if not before.same(after):
+            raise Lost(f"{path} was written to while it was read")
 
 
 def _open(path: str) -> BinaryIO:
@@ -51,15 +68,3 @@ def _facts(file: BinaryIO, path: str) -> os.stat_result:
 
 def _validator(facts: os.stat_result) -> Validator:
     return Validator(etag=f'"{facts.st_ino}-{facts.st_size}-{facts.st_mtime_ns}"')
-
-
-async def _chunks(file: BinaryIO, path: str, start: int, before: Validator) -> AsyncIterator[bytes]:
-    try:
-        await asyncio.to_thread(file.seek, start)
-        while chunk := await asyncio.to_thread(file.read, READ_BYTES):
-            yield chunk
-        after = _validator(await asyncio.to_thread(os.fstat, file.fileno()))
-    except OSError as error:
-        raise Lost(f"{path} cannot be read any further ({error.strerror}); check what it lies on") from None
-    if not before.same(after):
-        raise Lost(f"{path} was written to while it was read")
