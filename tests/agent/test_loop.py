@@ -383,13 +383,14 @@ def test_a_look_at_the_disk_holds_up_no_stop_and_is_answered_when_it_is_done() -
         assert refused.request_id == "q5"
         assert "busy with earlier questions" in (refused.error or "")
         it.keeper.disk.set()
-        it.server.commands.append(RemoveWeights(seq=7, request_id="q7", names=["x"]))
 
         def answers() -> dict[str, list[str]]:
             return {
                 answer.request_id: answer.removed for report in it.server.reports for answer in report.weights
             }
 
+        await until(lambda: len(answers()) == 5)
+        it.server.commands.append(RemoveWeights(seq=7, request_id="q7", names=["x"]))
         await until(lambda: len(answers()) == 6)
         assert answers()["q7"] == ["x"]
 
