@@ -32,7 +32,7 @@ from llmgw.agent.processes import (
 )
 from llmgw.agent.readiness import wait_for_answers
 from llmgw.agent.rotation import LogKeeper, shrink_all
-from llmgw.agent.run_folder import NotReady, prepare, run_folder
+from llmgw.agent.run_folder import NotReady, check_way, prepare, run_folder
 from llmgw.agent.scopes import Scopes
 from llmgw.agent.spec_store import SavedProcess, ShardRecord, SpecStore
 from llmgw.agent.weights.keeper import Weights
@@ -224,7 +224,13 @@ class Shard:
 
     async def _fetch(self) -> Failure | None:
         """Until the weights are on this node; everything else of the start comes after."""
-        spec = self.record.spec
+        spec, account = self.record.spec, self._host.account
+        target = self._host.weights.model_path(spec)
+        if account is not None and target is not None:
+            try:
+                await asyncio.to_thread(check_way, self.folder, Path(target), account)
+            except NotReady as exc:
+                return Failure(str(exc))
         problem = await self._host.weights.fetch(
             spec,
             since_boot_s=self.record.received_boot_s,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
+import io
 import json
 import os
 import shutil
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -471,6 +474,74 @@ def test_a_file_larger_than_the_disk_is_refused_before_a_byte_is_written(
         await first.stop()
 
     run(test)
+
+
+class SmallDisk(io.FileIO):
+    """A file of a disk that has been filled up meanwhile: it takes part of what is written, then nothing."""
+
+    room = 0
+
+    def write(self, data: Any) -> int:
+        if not SmallDisk.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken = super().write(memoryview(data)[: SmallDisk.room])
+        SmallDisk.room -= taken
+        return taken
+
+
+def test_a_disk_that_runs_full_is_a_sentence_and_the_download_goes_on_when_there_is_room(
+    files: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fdopen = os.fdopen
+
+    def on_small_disk(fd: int, mode: str, *more: Any, **how: Any) -> Any:
+        return SmallDisk(fd, mode) if mode == "r+b" else fdopen(fd, mode, *more, **how)
+
+    monkeypatch.setattr("llmgw.agent.weights.files.os.fdopen", on_small_disk)
+    monkeypatch.setattr(SmallDisk, "room", QUARTER)
+    said = refused(tmp_path, files.url(), checksum=CHECKSUM)
+    assert f"the disk of {tmp_path / 'weights'}" in said
+    assert "is full; make room (llmgw ctl models --on-disk), or set weights.dir" in said
+    monkeypatch.setattr(SmallDisk, "room", 2 * len(CONTENT))
+    assert fetched(tmp_path, files.url(), checksum=CHECKSUM).path.read_bytes() == CONTENT
+    assert [headers.get("range") for _, headers in files.asked] == [None, f"bytes={QUARTER}-"]
+
+
+def test_a_disk_too_full_for_a_record_is_the_same_sentence(
+    files: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("llmgw.agent.weights.files.write_whole", full)
+    assert "is full; make room" in refused(tmp_path, files.url())
+    monkeypatch.undo()
+    assert fetched(tmp_path, files.url()).path.read_bytes() == CONTENT
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own, of half the size that the file needs."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    size = f"size={len(CONTENT) // 2}"
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", size, "none", str(disk)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("only root mounts a small disk")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_real_disk_that_somebody_else_fills_is_told_as_full(
+    files: FileServer, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(small_disk)
+    # What was free when the download began, and is not any more.
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2 * len(CONTENT)))
+    said = refused(small_disk, files.url())
+    assert "is full; make room" in said
 
 
 def test_a_wrong_checksum_keeps_the_file_out_and_is_not_downloaded_again(
