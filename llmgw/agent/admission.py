@@ -12,6 +12,7 @@ import msgspec
 from llmgw.agent.engine_key import mint_key
 from llmgw.agent.ports import NoFreePort, PortsWanted, choose_ports
 from llmgw.agent.spec_store import ShardRecord
+from llmgw.agent.weights.keeper import Weights
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import EngineAdapter, LaunchContext, LaunchPlan
 from llmgw.engines.offers import program_problem
@@ -44,6 +45,7 @@ class Admission:
         adapter: Callable[[str], EngineAdapter],
         inventory: InventorySource,
         may_be_freed: Callable[[str], bool],
+        weights: Weights,
         mgmt_interface: str | None,
         base_env: dict[str, str],
         account: Account | None = None,
@@ -55,6 +57,7 @@ class Admission:
         self._adapter = adapter
         self._inventory = inventory
         self._may_be_freed = may_be_freed
+        self._weights = weights
         self._mgmt_interface = mgmt_interface
         self._base_env = base_env
         self._account = account
@@ -104,6 +107,9 @@ class Admission:
         """
         spec = record.spec
         adapter = self._offered(spec)
+        problem = await self._weights.problem(spec)
+        if problem is not None:
+            raise Refused(problem)
         gpus = await self._gpus(spec, live)
         if spec.rank > 0 and spec.rendezvous is None:
             raise Refused(
@@ -125,6 +131,7 @@ class Admission:
             rendezvous_port=leader.port if leader else record.rendezvous_port,
             extra_ports=record.extra_ports,
             api_key=record.api_key,
+            model_path=self._weights.model_path(spec),
             base_env=self._base_env | ({"HOME": self._account.home_or(run)} if self._account else {}),
         )
         problems = adapter.problems(spec, context)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from llmgw.messages.agent import HeldShard, LogChunk, ShardSpec
+from llmgw.messages.agent import HeldShard, ListWeights, LogChunk, RemoveWeights, ShardSpec, WeightsAnswer
 
 
 class TransportError(Exception):
@@ -61,6 +61,8 @@ class Keeper(Protocol):
     async def read_log(
         self, *, request_id: str, shard_id: str, stream: str, offset: int | None, lines: int
     ) -> LogChunk: ...
+
+    async def weights(self, command: ListWeights | RemoveWeights) -> WeightsAnswer: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -16,6 +15,7 @@ import msgspec
 import structlog
 
 from llmgw import __version__
+from llmgw.agent.answers import Answering, Answers
 from llmgw.agent.conversation import Backoff, Clock, Keeper, Life, Transport, TransportError
 from llmgw.messages.agent import (
     SHARDS_PER_NODE_MAX,
@@ -23,10 +23,7 @@ from llmgw.messages.agent import (
     EngineHelp,
     HeldShard,
     Inventory,
-    LogChunk,
     Poll,
-    ReadEngineHelp,
-    ReadLog,
     Refusal,
     Register,
     Registered,
@@ -38,17 +35,11 @@ from llmgw.messages.agent import (
 
 log = structlog.get_logger("agent")
 
-FEATURES = ["start", "stop", "logs", "renew"]
-ENGINE_HELP_FEATURE = "engine_help"
+FEATURES = ["start", "stop", "renew"]
 CALL_TIMEOUT_S = 30.0
 # Beyond the wait that the server promised: its own work, and a slow network.
 POLL_MARGIN_S = 15.0
 POLL_WAIT_S_MAX = 120.0
-LOGS_WAITING_MAX = 64
-LOGS_PER_REPORT = 8
-# Each imports an engine, which takes gigabytes of memory for some seconds.
-HELPS_AT_ONCE_MAX = 2
-HELPS_WAITING_MAX = 4
 # While nothing works, the log says so this often and not at every try.
 COMPLAIN_EVERY_S = 60.0
 
@@ -112,17 +103,13 @@ class AgentLoop:
         self._heartbeat_interval_s = heartbeat_interval_s
         self._reconnect_base_s = reconnect_base_s
         self._reconnect_max_s = reconnect_max_s
-        self._engine_help = engine_help
-        offered = FEATURES if engine_help is None else [*FEATURES, ENGINE_HELP_FEATURE]
-        self._features = offered if features is None else features
         self._version = version
         self._counter = 0
         self._news = asyncio.Event()
         # Only ids: what is sent is each shard's status at that moment, so the latest version wins by itself.
         self._changed: set[str] = set()
-        self._logs: deque[LogChunk] = deque(maxlen=LOGS_WAITING_MAX)
-        self._helps: deque[EngineHelp] = deque(maxlen=HELPS_WAITING_MAX)
-        self._asking: set[asyncio.Task[None]] = set()
+        self._answering = Answering(keeper, engine_help, self._news.set)
+        self._features = [*FEATURES, *self._answering.features] if features is None else features
         self._complained_at: float | None = None
         self.session: str | None = None
         """The current session; None while there is none."""
@@ -131,22 +118,18 @@ class AgentLoop:
     async def run(self) -> None:
         """Register, converse until the session ends, and again."""
         between = self._backoff()
-        try:
-            while True:
-                registered = await self._register()
-                began = self._clock.now()
-                try:
-                    await self._converse(registered)
-                finally:
-                    self.session = None
-                if self._clock.now() - began >= self._reconnect_max_s:
-                    between.reset()
-                # At once, but not the whole fleet in one instant; slower when sessions keep ending young.
-                await self._clock.sleep(between.next_s())
-        finally:
-            for task in self._asking:
-                task.cancel()
-            await asyncio.gather(*self._asking, return_exceptions=True)
+        while True:
+            registered = await self._register()
+            began = self._clock.now()
+            try:
+                await self._converse(registered)
+            finally:
+                self.session = None
+                await self._answering.drop()
+            if self._clock.now() - began >= self._reconnect_max_s:
+                between.reset()
+            # At once, but not the whole fleet in one instant; slower when sessions keep ending young.
+            await self._clock.sleep(between.next_s())
 
     def _on_change(self, shard_id: str) -> None:
         self._changed.add(shard_id)
@@ -182,8 +165,6 @@ class AgentLoop:
                 await self._clock.sleep(backoff.next_s())
                 continue
             self._complained_at = None
-            self._logs.clear()
-            self._helps.clear()
             self.session = registered.session
             log.info("registered", held=len(held), server_version=registered.server_version)
             return registered
@@ -220,7 +201,7 @@ class AgentLoop:
             before = acked
             for raw in answer.commands:
                 acked = await self._carry_out(raw, acked)
-            if answer.commands and (self._changed or self._logs or self._helps):
+            if answer.commands and (self._changed or self._answering):
                 # What a command changed is told before it is acknowledged: a GPU is never both unnamed by a
                 # command and not yet reported as held.
                 try:
@@ -261,44 +242,8 @@ class AgentLoop:
             log.info("stop", shard=command.shard_id, reason=command.reason)
             await self._keeper.stop(command.shard_id, command.reason)
             self._on_change(command.shard_id)
-        elif isinstance(command, ReadLog):
-            chunk = await self._keeper.read_log(
-                request_id=command.request_id,
-                shard_id=command.shard_id,
-                stream=command.stream,
-                offset=command.offset,
-                lines=command.lines,
-            )
-            self._logs.append(chunk)
-            self._news.set()
-        elif isinstance(command, ReadEngineHelp):
-            self._ask_for_help(command)
-
-    def _ask_for_help(self, command: ReadEngineHelp) -> None:
-        """Beside everything else: an engine may take a minute to answer, and no other command waits for it."""
-        if self._engine_help is None:
-            self._answer_help(command, "this agent does not ask engines for their help")
-            return
-        if len(self._asking) >= HELPS_AT_ONCE_MAX:
-            self._answer_help(command, f"{len(self._asking)} engines are being asked here already; ask again")
-            return
-        asked = self._engine_help(command.request_id, command.engine)
-
-        async def ask() -> None:
-            try:
-                self._helps.append(await asked)
-                self._news.set()
-            except Exception as exc:  # it does not raise; if it does, whoever asked still gets an answer
-                log.exception("asking an engine failed", engine=command.engine, error=repr(exc))
-                self._answer_help(command, f"the agent failed to ask {command.engine}; its log says why")
-
-        task = asyncio.create_task(ask())
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
-
-    def _answer_help(self, command: ReadEngineHelp, error: str) -> None:
-        self._helps.append(EngineHelp(request_id=command.request_id, engine=command.engine, error=error))
-        self._news.set()
+        else:
+            await self._answering.ask(command)
 
     # Reports.
 
@@ -333,20 +278,17 @@ class AgentLoop:
 
     async def _report_news(self, registered: Registered) -> None:
         told, self._changed = self._changed, set()
-        logs = [self._logs.popleft() for _ in range(min(LOGS_PER_REPORT, len(self._logs)))]
-        # One a report: they are large.
-        helps = [self._helps.popleft()] if self._helps else []
-        if not told and not logs and not helps:
+        answers = self._answering.take()
+        if not told and not answers:
             return
         try:
             shards = [shard for shard in await self._keeper.held() if shard.spec.shard_id in told]
-            await self._report(registered, shards, logs=logs, helps=helps)
+            await self._report(registered, shards, answers=answers)
         except BaseException:
             self._changed |= told
-            self._logs.extendleft(reversed(logs[: LOGS_WAITING_MAX - len(self._logs)]))
-            self._helps.extendleft(helps[: HELPS_WAITING_MAX - len(self._helps)])
+            self._answering.put_back(answers)
             raise
-        if self._logs or self._helps:
+        if self._answering:
             self._news.set()
 
     async def _report(
@@ -355,15 +297,16 @@ class AgentLoop:
         shards: list[HeldShard],
         *,
         inventory: Inventory | None = None,
-        logs: list[LogChunk] | None = None,
-        helps: list[EngineHelp] | None = None,
+        answers: Answers | None = None,
     ) -> None:
+        answers = answers or Answers()
         message = Report(
             session=registered.session,
             inventory=inventory,
             shards=shards[:SHARDS_PER_NODE_MAX],
-            logs=logs or [],
-            helps=helps or [],
+            logs=answers.logs,
+            helps=answers.helps,
+            weights=answers.weights,
         )
         reported = await self._call("report", message, Reported, CALL_TIMEOUT_S, in_session=True)
         self._complained_at = None

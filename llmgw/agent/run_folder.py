@@ -32,9 +32,7 @@ def prepare(folder: Path, plan: LaunchPlan, account: Account | None) -> None:
     try:
         run.mkdir(mode=0o700, exist_ok=True)
         if account is not None:
-            for above in (folder, folder.parent, folder.parent.parent):
-                # To pass through, not to list: names of shards are no secret, what lies there is closed itself.
-                above.chmod(0o711)
+            _let_pass(folder)
             os.chown(run, account.uid, account.gid)
         for file in plan.files:
             _write(run, file, account)
@@ -50,6 +48,32 @@ def prepare(folder: Path, plan: LaunchPlan, account: Account | None) -> None:
                 "folders above supervisor.work_dir (chmod o+x), or set another work_dir in agent.yaml"
             )
         _check_access(plan, account)
+
+
+def check_way(folder: Path, target: Path, account: Account) -> None:
+    """Whether the account will get to a file that is still to be fetched to `target`.
+
+    `folder` is the shard's. Raises NotReady: before hours of a download, not after. Blocking.
+    """
+    existing = target.parent
+    try:
+        _let_pass(folder)
+        while not existing.exists():
+            existing = existing.parent
+    except OSError as exc:
+        raise NotReady(f"{exc.filename or existing} cannot be used: {exc.strerror}; look at its disk") from None
+    if account.cannot_run(str(existing)):
+        raise NotReady(
+            f"the user {account.name} that engines run as does not get to {existing}, and the model would be "
+            "fetched below it; let others pass through it and the folders above it (chmod o+x), or set another "
+            "weights.dir in agent.yaml"
+        )
+
+
+def _let_pass(folder: Path) -> None:
+    for above in (folder, folder.parent, folder.parent.parent):
+        # To pass through, not to list: names of shards are no secret, what lies there is closed itself.
+        above.chmod(0o711)
 
 
 def _write(run: Path, file: PlanFile, account: Account | None) -> None:

@@ -32,9 +32,10 @@ from llmgw.agent.processes import (
 )
 from llmgw.agent.readiness import wait_for_answers
 from llmgw.agent.rotation import LogKeeper, shrink_all
-from llmgw.agent.run_folder import NotReady, prepare, run_folder
+from llmgw.agent.run_folder import NotReady, check_way, prepare, run_folder
 from llmgw.agent.scopes import Scopes
 from llmgw.agent.spec_store import SavedProcess, ShardRecord, SpecStore
+from llmgw.agent.weights.keeper import Weights
 from llmgw.config.addresses import join_host_port
 from llmgw.engines.base import LaunchPlan, ProcessPlan
 from llmgw.hardware.engine_user import Account
@@ -66,6 +67,7 @@ class ShardHost:
     account: Account | None
     scopes: Scopes | None
     carried: Callable[[], dict[str, int]]
+    weights: Weights
     now_boot_s: Callable[[], float]
     changed: Callable[[Shard], None]
 
@@ -182,6 +184,10 @@ class Shard:
         return Failure(exit_.sentence(), exit_.code if exit_.name == "engine" else None)
 
     async def _launch(self, plan: LaunchPlan) -> Failure | None:
+        if self.record.phase == "fetching":
+            failure = await self._fetch()
+            if failure is not None:
+                return failure
         if self.record.spec.rendezvous is not None:
             failure = await self._wait_for_leader()
             if failure is not None:
@@ -214,6 +220,26 @@ class Shard:
                 return None
         if self.record.phase == "waiting":
             await self._transition("starting")
+        return None
+
+    async def _fetch(self) -> Failure | None:
+        """Until the weights are on this node; everything else of the start comes after."""
+        spec, account = self.record.spec, self._host.account
+        target = self._host.weights.model_path(spec)
+        if account is not None and target is not None:
+            try:
+                await asyncio.to_thread(check_way, self.folder, Path(target), account)
+            except NotReady as exc:
+                return Failure(str(exc))
+        problem = await self._host.weights.fetch(
+            spec,
+            since_boot_s=self.record.received_boot_s,
+            on_progress=self._show,
+            on_news=self._say_fetching,
+        )
+        if problem is not None:
+            return Failure(problem)
+        await self._transition("waiting" if spec.rendezvous is not None else "starting")
         return None
 
     async def _wait_for_leader(self) -> Failure | None:
@@ -349,7 +375,6 @@ class Shard:
             )
             if too_late is not None:
                 return Failure(too_late)
-        self._progress = None
         if self.record.phase != "ready":
             await self._transition("ready")
         return None
@@ -360,7 +385,15 @@ class Shard:
 
     def _note(self, note: str) -> None:
         if self.record.phase != "ready":
-            self._progress = Progress(what="load", note=note)
+            self._show(Progress(what="load", note=note))
+
+    def _say_fetching(self, reason: str) -> None:
+        if not self._stop.is_set():
+            self._transition("fetching", reason=reason)
+
+    def _show(self, progress: Progress) -> None:
+        """Progress rides on the shard's status until its next transition."""
+        self._progress = progress
 
     # The end.
 
@@ -398,7 +431,6 @@ class Shard:
         for child in self._children.values():
             await asyncio.to_thread(child.reap)
         await asyncio.to_thread(shrink_all, self.folder)
-        self._progress = None
         if held:
             left = "its processes have ended and memory is still in use: " + "; ".join(held.values())
             log.error("GPU memory is not released", shard=self.record.spec.shard_id, held=list(held.values()))
@@ -455,6 +487,7 @@ class Shard:
             done.set_result(None)
             return done
         log.info("shard", shard=self.record.spec.shard_id, phase=phase, reason=changes.get("reason"))
+        self._progress = None
         changes.setdefault("reason", None)
         version = self.record.version + 1
         saving = self._change(phase=phase, version=version, phase_since_boot_s=self._host.now_boot_s(), **changes)

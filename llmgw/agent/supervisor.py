@@ -25,10 +25,19 @@ from llmgw.agent.run_folder import run_folder
 from llmgw.agent.scopes import Scopes
 from llmgw.agent.shard import Shard, ShardHost
 from llmgw.agent.spec_store import ShardRecord, SpecStore, is_shard_id
+from llmgw.agent.weights.keeper import Weights
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import EngineAdapter, LaunchPlan
 from llmgw.hardware.engine_user import Account
-from llmgw.messages.agent import SHARDS_PER_NODE_MAX, HeldShard, LogChunk, ShardSpec
+from llmgw.messages.agent import (
+    SHARDS_PER_NODE_MAX,
+    HeldShard,
+    ListWeights,
+    LogChunk,
+    RemoveWeights,
+    ShardSpec,
+    WeightsAnswer,
+)
 
 log = structlog.get_logger("agent")
 
@@ -79,12 +88,14 @@ class Supervisor:
         self.work_dir = real_work_dir(config)
         self._store = SpecStore(Path(self.work_dir) / "shards")
         self._boot_id = boot_id()
+        self._weights = Weights(config, boot_id=self._boot_id, now_boot_s=now_boot_s)
         self._admission = Admission(
             config=config,
             address=address,
             adapter=adapter,
             inventory=inventory,
             may_be_freed=gpu_memory.occupied,
+            weights=self._weights,
             mgmt_interface=mgmt_interface,
             base_env=dict(os.environ) if base_env is None else base_env,
             account=account,
@@ -101,6 +112,7 @@ class Supervisor:
             account=account,
             scopes=scopes,
             carried=carried,
+            weights=self._weights,
             now_boot_s=now_boot_s,
             changed=self._changed,
         )
@@ -214,10 +226,17 @@ class Supervisor:
         """Ports of live shards, in use already or not yet. From any thread."""
         return {port for record in self.live_records() for port in record.ports}
 
+    async def weights(self, command: ListWeights | RemoveWeights) -> WeightsAnswer:
+        """What lies in the weights folder, after what nobody needs was removed from it."""
+        return await self._weights.answer(
+            command, lambda: {record.spec.shard_id: record.spec.source for record in self.live_records()}
+        )
+
     async def close(self) -> None:
         """Let go of everything and leave all processes running, for the next agent to adopt."""
         async with self._lock:
             await asyncio.gather(*(shard.leave() for shard in self._shards.values()))
+            await self._weights.close()
             for task in self._behind:
                 task.cancel()
             await asyncio.gather(*self._behind, return_exceptions=True)
@@ -237,6 +256,8 @@ class Supervisor:
                 received_boot_s=now_boot_s(),
                 serial=1,
             )
+            if await self._weights.missing(spec):
+                record = msgspec.structs.replace(record, phase="fetching")
             try:
                 record, plan = await self._admit(record)
             except Refused as exc:
@@ -320,7 +341,7 @@ class Supervisor:
             failure = "exited while no agent was running: the node was restarted"
         elif engine_lives(record):
             pass
-        elif record.phase == "waiting" and not record.processes:
+        elif record.phase in ("fetching", "waiting") and not record.processes:
             live = self.live_records()
             try:
                 plan = await self._admission.plan(

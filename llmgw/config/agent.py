@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os.path
 import re
 import socket
 from typing import Literal
@@ -10,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from llmgw.config.base import Duration, Model
+from llmgw.config.base import Duration, Model, Size
 from llmgw.config.errors import KeyedError
 from llmgw.messages.agent import NODE_ID_PATTERN
 
@@ -162,6 +163,34 @@ class Supervisor(Model):
         return range(int(low), int(high) + 1)
 
 
+class Weights(Model):
+    """Where models that are given by a URL are fetched to, and how."""
+
+    dir: str | None = None
+    """The folder for fetched files; a local, fast disk. Default: `weights` below `supervisor.work_dir`."""
+    reserve: Size = 2 * 2**30
+    """What a download leaves free on the disk of that folder."""
+    bandwidth_limit: Size | None = Field(None, ge=2**16)
+    """Bytes per second that all downloads of this node take together, such as `100MB`. Default: no limit."""
+    ca: str | None = None
+    """An authority (PEM) that is believed beside the system's when files are fetched over https."""
+    token_files: dict[str, str] = Field(default_factory=dict, max_length=64)
+    """Host (`huggingface.co`, `models.local:8443`) → a file whose first line is sent to it as
+    `Authorization: Bearer …`, over https only (or to this machine). Others must not be able to read it (0600)."""
+
+    @field_validator("token_files")
+    @classmethod
+    def _hosts(cls, value: dict[str, str]) -> dict[str, str]:
+        for host in value:
+            if not re.fullmatch(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?|\[[0-9a-f:]+\])(:\d{1,5})?", host):
+                raise KeyedError(
+                    f"{host[:80]!r} is not a host; write it in lower case and without https://, such as "
+                    "huggingface.co or models.local:8443",
+                    host,
+                )
+        return value
+
+
 class AgentConfig(Model):
     """One node's agent."""
 
@@ -190,6 +219,13 @@ class AgentConfig(Model):
     """The engines that this node may run."""
     supervisor: Supervisor = Supervisor()
     """How engines are kept."""
+    weights: Weights = Weights()
+    """Where models that are given by a URL are fetched to, and how."""
+
+    @property
+    def weights_dir(self) -> str:
+        """`weights.dir`, or its default below the work dir."""
+        return self.weights.dir or os.path.join(self.supervisor.work_dir, "weights")
 
     @field_validator("node_id")
     @classmethod

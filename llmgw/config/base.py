@@ -1,4 +1,4 @@
-"""What every configuration model shares: unknown keys refused, durations as `5s` and `2m`."""
+"""What every configuration model shares: unknown keys refused, durations as `5s` and `2m`, sizes as `10GiB`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+
+from llmgw.config.sizes import format_size, parse_size
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -54,6 +56,10 @@ def _digits(value: float) -> str:
 
 Duration = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(format_duration, return_type=str)]
 """Seconds as a float inside, `5s` or `2m` in the files."""
+
+
+Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size, return_type=str)]
+"""Bytes as an int inside, `10GiB` or `500MB` in the files."""
 
 
 class Model(BaseModel):

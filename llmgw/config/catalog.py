@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from llmgw.config.base import Duration, Model
 from llmgw.config.errors import KeyedError
+from llmgw.config.sources import checksum_problem, read_source
 
 EngineName = Literal["vllm", "sglang", "llamacpp", "sim"]
 Task = Literal["chat", "completion", "embedding", "rerank", "score", "transcription"]
@@ -45,6 +46,10 @@ class Profile(Model):
     """Arguments for the engine, one an entry, after those that llmgw gives it."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables for the engine."""
+    fetch_timeout: Duration = Field(21600.0, gt=0)
+    """How long fetching the model to a node may take before its shard fails; what was fetched is kept."""
+    fetch_stall_limit: Duration = Field(300.0, gt=0)
+    """How long a download may stand still before its shard fails."""
     rendezvous_timeout: Duration = 120.0
     """How long the leader waits for its workers."""
     load_timeout: Duration = 1800.0
@@ -150,7 +155,10 @@ class CatalogModel(Model):
     aliases: list[str] = Field(default_factory=list, max_length=32)
     """Other names for the same model."""
     source: str = ""
-    """What the engine loads: `org/name`, an absolute path, `https://…/file.gguf`. Empty for `sim`."""
+    """What the engine loads: `org/name`, which it resolves itself; a path that exists on the nodes; or
+    `https://…/file.gguf` (`http://`, `file://`), which the agent fetches. Empty for `sim`."""
+    checksum: str | None = None
+    """`sha256:` and the digest that a fetched file must have."""
     task: Task = "chat"
     """What the model does; a one-token request of this kind proves that a replica works."""
     profiles: list[Profile] = Field(default_factory=list, max_length=32)
@@ -174,6 +182,20 @@ class CatalogModel(Model):
             except ValueError as error:
                 raise KeyedError(str(error), index) from None
         return value
+
+    @field_validator("source")
+    @classmethod
+    def _source(cls, value: str) -> str:
+        read_source(value)  # a SourceError is a ValueError with a sentence
+        return value
+
+    @model_validator(mode="after")
+    def _checksum(self) -> CatalogModel:
+        if self.checksum is not None:
+            problem = checksum_problem(self.checksum, read_source(self.source))
+            if problem is not None:
+                raise KeyedError(problem, "checksum")
+        return self
 
     @model_validator(mode="after")
     def _profiles(self) -> CatalogModel:
@@ -274,4 +296,6 @@ def _hash(model: CatalogModel, profile: Profile) -> str:
         profile.args,
         sorted(profile.env.items()),
     ]
+    if model.checksum is not None:  # added later: what runs without one keeps its hash
+        parts.append(model.checksum)
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:12]

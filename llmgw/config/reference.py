@@ -10,6 +10,7 @@ from llmgw.config.agent import AgentConfig
 from llmgw.config.base import Model, format_duration
 from llmgw.config.schema import Shape, meanings, shape_of
 from llmgw.config.server import ServerConfig
+from llmgw.config.sizes import format_size
 
 _HEAD = """\
 # Configuration
@@ -36,7 +37,8 @@ error: server.yaml line 7: models[0].profiles[0].gpus_per_nodes: unknown key; di
 Without `--config`, the server reads `./server.yaml`, else `/etc/llmgw/server.yaml`, else it runs on its defaults;
 the agent reads `./agent.yaml`, else `/etc/llmgw/agent.yaml`.
 
-**Durations** are written `250ms`, `5s`, `2m`, `1h30m`, `1d`; a plain number is seconds. **Addresses** are
+**Durations** are written `250ms`, `5s`, `2m`, `1h30m`, `1d`; a plain number is seconds. **Sizes** are written
+`500MB` (1000² bytes a MB), `10GiB` (1024³ bytes a GiB); a plain number is bytes. **Addresses** are
 `host:port`, with IPv6 in brackets: `[::1]:8080`. **Values** are what is written: `name: 405` and `1.10` stay as
 they are where text is wanted. Anchors, aliases and `<<` work; files are at most 4 MiB.
 
@@ -95,6 +97,8 @@ def _type(field: FieldInfo, shape: Shape) -> str:
 
 
 def _number(bound: Any, shape: Shape) -> str:
+    if shape.kind == "size":
+        return format_size(bound)
     return format_duration(float(bound)) if shape.kind == "duration" else f"{bound:.15g}"
 
 
@@ -111,4 +115,5 @@ def _default(field: FieldInfo, shape: Shape) -> str:
         return "—"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
-    return f"`{format_duration(value) if shape.kind == 'duration' else value}`"
+    written = {"duration": format_duration, "size": format_size}.get(shape.kind, str)
+    return f"`{written(value)}`"

@@ -17,13 +17,24 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from llmgw.config.addresses import HostPort
-from llmgw.config.base import Duration, Model
+from llmgw.config.base import Duration, Model, Size
 
 _DURATION = Duration.__metadata__[0]  # type: ignore[attr-defined]
+_SIZE = Size.__metadata__[0]  # type: ignore[attr-defined]
 _HOST_PORT = HostPort.__metadata__[0]  # type: ignore[attr-defined]
 
 Kind = Literal[
-    "text", "whole number", "number", "true or false", "duration", "host:port", "choice", "list", "map", "group"
+    "text",
+    "whole number",
+    "number",
+    "true or false",
+    "duration",
+    "size",
+    "host:port",
+    "choice",
+    "list",
+    "map",
+    "group",
 ]
 Path = tuple[str | int, ...]
 
@@ -110,6 +121,8 @@ def meanings(model: type[Model]) -> dict[str, str]:
 def _shape(annotation: Any, metadata: list[Any]) -> Shape:
     if _DURATION in metadata:
         return Shape("duration")
+    if _SIZE in metadata:
+        return Shape("size")
     if _HOST_PORT in metadata:
         return Shape("host:port")
     origin, args = get_origin(annotation), get_args(annotation)

@@ -181,10 +181,14 @@ def _engine(config: AgentConfig) -> LlamacppEngine:
 
 
 def _source_problems(spec: ShardSpec, context: LaunchContext) -> list[str]:
-    source = context.model_path or spec.source
-    where = f"source {spec.source!r} of model {spec.model!r}"
+    source = spec.source
+    where = f"source {source!r} of model {spec.model!r}"
+    if context.model_path is not None:
+        if not context.model_path.lower().endswith(".gguf"):
+            return [f"{where} is not a GGUF file; give the URL of a file whose name ends in .gguf"]
+        return []
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", source):
-        return [f"{where} has not been fetched to this node; copy the file to the node and give its path"]
+        return [f"{where} is no URL that llmgw fetches; give one with https://, http:// or file://, or a path"]
     if not source.startswith(("/", "./", "../")):
         return [
             f"{where} is not a path, and llama.cpp loads a file here; give an absolute path to a .gguf file "

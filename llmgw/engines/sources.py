@@ -10,8 +10,7 @@ from llmgw.messages.agent import ShardSpec
 
 # Each part at most 96 characters of letters, digits, `-`, `_` and `.` (huggingface_hub's validate_repo_id).
 _HUB_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95})?")
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_FETCHED = ("http", "https", "file")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def located(spec: ShardSpec, context: LaunchContext) -> str:
@@ -24,7 +23,7 @@ def located(spec: ShardSpec, context: LaunchContext) -> str:
 
 
 def source_problems(spec: ShardSpec, context: LaunchContext) -> list[str]:
-    """Sentences for a source that is neither a path, nor fetched, nor the name of a model in a hub."""
+    """Sentences for a source that is neither a path, nor a fetched GGUF file, nor a model's name in a hub."""
     source = spec.source
     where = f"source {source!r} of model {spec.model!r}"
     if not source:
@@ -32,12 +31,14 @@ def source_problems(spec: ShardSpec, context: LaunchContext) -> list[str]:
     if "\0" in source or source != source.strip():
         return [f"{where} begins or ends with a blank, or holds a NUL byte; correct it"]
     if context.model_path is not None:
-        return []
-    scheme = _SCHEME.match(source)
-    if scheme is not None:
-        if scheme[1].lower() in _FETCHED:
-            return [f"{where} has not been fetched to this node; copy it to the node and give its path"]
-        return []
+        if context.model_path.lower().endswith(".gguf"):
+            return []
+        return [
+            f"{where} is one file, and {spec.engine} loads a folder of them; give org/name, or the path of the "
+            "folder on each node"
+        ]
+    if _SCHEME.match(source):
+        return []  # `s3://…` and its like are the engine's to open
     if source.startswith("~"):
         return [f"{where} begins with ~, which nobody expands here; give an absolute path"]
     if source.startswith(("/", "./", "../")):

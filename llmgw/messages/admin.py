@@ -387,6 +387,52 @@ class CheckEngine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A profile's own arguments, checked too."""
 
 
+class WeightsFileView(msgspec.Struct, frozen=True, kw_only=True):
+    """One file below a node's weights folder. `name` is its path there."""
+
+    name: str
+    size_bytes: int
+    state: str
+    """`complete`, `partial` (a download to be continued), or `foreign` (llmgw did not fetch it)."""
+    total_bytes: int | None = None
+    """Of a partial one: what it will have, where its source has said so."""
+    models: list[str] = []
+    """Models of the catalog whose source it is."""
+    shards: list[str] = []
+    """Shards on the node that use it."""
+    unused: bool = False
+    """Fetched by llmgw, and nothing refers to it: `ctl models --remove-unused` removes it."""
+
+
+class NodeWeightsView(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of `GET /api/v1/weights`: what lies in a node's weights folder."""
+
+    node: str
+    problem: str | None = None
+    """Why it cannot be said, as a sentence."""
+    dir: str | None = None
+    disk_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    files: list[WeightsFileView] = []
+    left_out: int = 0
+    """Files beyond those that one answer holds."""
+
+
+class RemoveWeightsWish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of `POST /api/v1/weights/remove`."""
+
+    files: dict[str, list[str]]
+    """Node → names of files, as `GET /api/v1/weights` lists them."""
+
+
+class RemovedWeights(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a removal: one sentence, what is gone, and what was kept and why."""
+
+    message: str
+    removed: dict[str, list[str]] = {}
+    warnings: list[str] = []
+
+
 class CreateToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of `POST /api/v1/tokens`."""
 

@@ -26,6 +26,8 @@ BODY_BYTES_MAX = 16 * 1024 * 1024
 LOG_CHUNK_BYTES_MAX = 256 * 1024
 HELP_CHARS_MAX = 1024 * 1024
 EXTRA_PORTS_MAX = 256
+WEIGHTS_FILES_MAX = 2000
+SOURCES_MAX = 1000
 
 NodeId = Annotated[str, msgspec.Meta(pattern=NODE_ID_PATTERN)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -200,6 +202,10 @@ class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     fabric: str | None = None
     rendezvous: Rendezvous | None = None
+    checksum: str | None = None
+    """`sha256:…` of a source that is fetched."""
+    fetch_timeout_s: float = 21600.0
+    fetch_stall_limit_s: float = 300.0
     rendezvous_timeout_s: float = 120.0
     load_timeout_s: float = 1800.0
     stop_timeout_s: float | None = None
@@ -236,11 +242,17 @@ class HeldShard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress of a download or of loading. Rides on the shard's status; it is not a transition."""
+    """Progress of a download or of loading. Rides on the shard's status; it is not a transition.
+
+    `total_bytes` is None while nobody has said it: then nothing may be called a percentage.
+    """
 
     what: str
     done_bytes: int | None = None
     total_bytes: int | None = None
+    rate_bytes_s: float | None = None
+    """Over the last few seconds; None while it is not known."""
+    left_s: float | None = None
     note: str = ""
 
 
@@ -305,7 +317,24 @@ class ReadEngineHelp(msgspec.Struct, frozen=True, kw_only=True, tag="read_engine
     engine: str
 
 
-Command = StartShard | StopShard | ReadLog | ReadEngineHelp
+class ListWeights(msgspec.Struct, frozen=True, kw_only=True, tag="list_weights"):
+    """Say what lies in the weights folder. `sources` are the catalog's: the agent knows which files they mean."""
+
+    seq: int
+    request_id: str
+    sources: Annotated[list[str], msgspec.Meta(max_length=SOURCES_MAX)] = []
+
+
+class RemoveWeights(msgspec.Struct, frozen=True, kw_only=True, tag="remove_weights"):
+    """Remove those of `names` to which no shard and none of the catalog's `sources` refers; list the rest."""
+
+    seq: int
+    request_id: str
+    names: Annotated[list[str], msgspec.Meta(max_length=WEIGHTS_FILES_MAX)]
+    sources: Annotated[list[str], msgspec.Meta(max_length=SOURCES_MAX)] = []
+
+
+Command = StartShard | StopShard | ReadLog | ReadEngineHelp | ListWeights | RemoveWeights
 
 
 class Poll(msgspec.Struct, frozen=True, kw_only=True):
@@ -347,6 +376,42 @@ class EngineHelp(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+class WeightsFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One file below a node's weights folder. `name` is its path there."""
+
+    name: str
+    size_bytes: Int64
+    state: Literal["complete", "partial", "foreign"]
+    """`foreign`: llmgw did not fetch it."""
+    total_bytes: int | None = None
+    """Of a partial one: what it will have, where its source has said so."""
+    sources: list[str] = []
+    """The catalog's sources that refer to it."""
+    shards: list[str] = []
+    """The node's shards that use it."""
+
+
+class WeightsListing(msgspec.Struct, frozen=True, kw_only=True):
+    """What lies in a node's weights folder. `left_out` counts the files beyond the bound."""
+
+    dir: str
+    files: Annotated[list[WeightsFile], msgspec.Meta(max_length=WEIGHTS_FILES_MAX)] = []
+    left_out: int = 0
+    disk_bytes: int | None = None
+    disk_free_bytes: int | None = None
+
+
+class WeightsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `ListWeights` and `RemoveWeights`; `error` is a sentence when there is no listing."""
+
+    request_id: str
+    listing: WeightsListing | None = None
+    removed: list[str] = []
+    kept: dict[str, str] = {}
+    """Name → why it was not removed."""
+    error: str | None = None
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Heartbeats, transitions and answers. `shards` holds every shard whose status the server must learn.
 
@@ -359,6 +424,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     shards: Annotated[list[HeldShard], msgspec.Meta(max_length=SHARDS_PER_NODE_MAX)] = []
     logs: Annotated[list[LogChunk], msgspec.Meta(max_length=64)] = []
     helps: Annotated[list[EngineHelp], msgspec.Meta(max_length=4)] = []
+    weights: Annotated[list[WeightsAnswer], msgspec.Meta(max_length=8)] = []
 
 
 class Reported(msgspec.Struct, frozen=True, kw_only=True):

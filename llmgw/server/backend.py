@@ -49,6 +49,7 @@ from llmgw.server.views import (
     node_views,
     replica_views,
 )
+from llmgw.server.weights import WeightsOnDisk
 
 log = structlog.get_logger("server")
 
@@ -84,6 +85,7 @@ class Backend:
         self._store = store
         self._listen = listen
         self.catalog = CatalogOwner(hub, store, revision=revision, config_path=config_path)
+        self.weights = WeightsOnDisk(hub)
         self._started_at = started_at
         self._routers = routers
         self._problems = problems
@@ -151,7 +153,9 @@ class Backend:
             ranks = ", ".join(map(str, sorted(replica.shards))) or "none yet"
             raise AdminError(404, "unknown-rank", f"{replica_id} has no rank {rank}; its ranks are {ranks}")
         try:
-            chunk = await self._hub.read_log(shard.node_id, shard.shard_id, stream, offset, lines, LOG_TIMEOUT_S)
+            chunk = await self._hub.questions.read_log(
+                shard.node_id, shard.shard_id, stream, offset, lines, LOG_TIMEOUT_S
+            )
         except HubError as error:
             if failure is not None and rank in failure.shards:
                 return _last_words(failure, rank, offset)
@@ -178,7 +182,7 @@ class Backend:
             raise AdminError(404, "unknown-engine", str(error)) from None
         self._node(node_id)
         try:
-            told = await self._hub.read_engine_help(node_id, wish.engine, HELP_TIMEOUT_S)
+            told = await self._hub.questions.read_engine_help(node_id, wish.engine, HELP_TIMEOUT_S)
             if told.error is not None:
                 raise AdminError(409, "no-help", f"{node_id}: {told.error}")
             checked = await asyncio.to_thread(

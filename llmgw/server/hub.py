@@ -34,8 +34,6 @@ from llmgw.fleet.observe import (
 from llmgw.fleet.settings import FleetSettings
 from llmgw.messages.agent import (
     Command,
-    EngineHelp,
-    LogChunk,
     Register,
     Registered,
     Report,
@@ -47,8 +45,7 @@ from llmgw.server.clones import Clones
 from llmgw.server.failures import Failures
 from llmgw.server.fleet_findings import fleet_findings, node_findings
 from llmgw.server.hub_error import HubError
-from llmgw.server.mailbox import Mailbox
-from llmgw.server.questions import Questions
+from llmgw.server.node_questions import NodeQuestions
 from llmgw.server.request_tally import RequestTally
 from llmgw.server.route_tables import RouteTables
 from llmgw.server.seams import Clock, Ids, Memory
@@ -57,8 +54,6 @@ from llmgw.server.turns import Turns
 
 log = structlog.get_logger("hub")
 
-LOG_REQUESTS_MAX = 256
-HELP_REQUESTS_MAX = 16
 STORED_WAIT_S = 2.0
 """How long a report of endings waits for the store: far longer than a commit takes, and far shorter than an agent
 waits for the answer, or a node's silence lasts until it counts."""
@@ -101,9 +96,8 @@ class Hub:
         self._memory = memory
         self._tables = RouteTables(epoch, publish, int(clock.wall()))
         self._roll_back = roll_back
-        self._log_requests: Questions[LogChunk] = Questions(LOG_REQUESTS_MAX)
-        self._help_requests: Questions[EngineHelp] = Questions(HELP_REQUESTS_MAX)
         self._turns = Turns(clock.monotonic, ids.replica, lambda effects: self._deliver(effects))
+        self.questions = NodeQuestions(self.fleet, self.sessions, ids)
 
     @property
     def table(self) -> RouteTable | None:
@@ -178,53 +172,11 @@ class Hub:
         self._keep(report(self.fleet, node_id, message.inventory, message.shards, now))
         if message.inventory is not None and message.inventory.fabrics != fabrics:
             self._memory.fabrics_changed(self.fleet.nodes[node_id], self.clock.wall())
-        self._log_requests.answered(node_id, message.logs)
-        self._help_requests.answered(node_id, message.helps)
+        self.questions.answered(node_id, message)
         ended = [held.spec.shard_id for held in message.shards if held.phase in ("stopped", "failed")]
         if not ended or not await self._memory.stored(STORED_WAIT_S):
             return Reported()
         return Reported(forget=ended)
-
-    async def read_log(
-        self, node_id: str, shard_id: str, stream: str, offset: int | None, lines: int, timeout_s: float
-    ) -> LogChunk:
-        """Ask a node for a part of a shard's output. Raises HubError when it cannot, or not in time."""
-
-        def queue(mailbox: Mailbox, request_id: str) -> bool:
-            return mailbox.read_log(request_id, shard_id, stream, offset, lines)
-
-        return await self._log_requests.ask(
-            node_id,
-            self.sessions.mailbox(node_id),
-            self._ids.request(),
-            queue,
-            timeout_s,
-            "its logs cannot be read",
-        )
-
-    async def read_engine_help(self, node_id: str, engine: str, timeout_s: float) -> EngineHelp:
-        """Ask a node for the help text of one of its engines. Raises HubError, 501 for too old an agent."""
-        node = self.fleet.nodes.get(node_id)
-        # A node without a session gets the other sentence: what its agent can do is known by its registration.
-        if node is not None and node.session is not None and "engine_help" not in node.features:
-            raise HubError(
-                501,
-                "old_agent",
-                f"the agent of {node_id} (llmgw {node.version or 'unknown'}) cannot ask engines for their help; "
-                "update llmgw there",
-            )
-
-        def queue(mailbox: Mailbox, request_id: str) -> bool:
-            return mailbox.read_engine_help(request_id, engine)
-
-        return await self._help_requests.ask(
-            node_id,
-            self.sessions.mailbox(node_id),
-            self._ids.request(),
-            queue,
-            timeout_s,
-            "its engines cannot be asked",
-        )
 
     # What routers say.
 
@@ -331,6 +283,11 @@ class Hub:
         forget_node(self.fleet, node_id, self.clock.monotonic())
         self._keep([node_event(node_id, "removed", f"by {by}")])
         self.changed.set()
+
+    def weights_removed(self, node_id: str, names: list[str], by: str) -> None:
+        """Keep in history what was removed from a node's disk."""
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        self._keep([Event("operator", node_id, "weights removed", f"{shown} by {by}", nodes=(node_id,))])
 
     def end_sessions(self) -> None:
         """This server stops: polls that wait are answered, and agents look for the next one."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
-from llmgw.messages.agent import Command, ReadEngineHelp, ReadLog, ShardSpec, StartShard, StopShard
+from llmgw.messages.agent import Command, ShardSpec, StartShard, StopShard
 
 COMMANDS_MAX = 1024
-"""Unacknowledged commands of one node. Far above SHARDS_PER_NODE_MAX; beyond it log reads are refused."""
+"""Unacknowledged commands of one node. Far above SHARDS_PER_NODE_MAX; beyond it questions are refused."""
 
 
 class Mailbox:
@@ -28,27 +29,11 @@ class Mailbox:
         """Queue a shard's stop."""
         self._add(StopShard(seq=self._next(), shard_id=shard_id, reason=reason))
 
-    def read_log(self, request_id: str, shard_id: str, stream: str, offset: int | None, lines: int) -> bool:
-        """Queue a log read; False when too much is queued already."""
+    def ask(self, question: Callable[[int], Command]) -> bool:
+        """Queue a question, made of its sequence number; False when too much is queued already."""
         if len(self._commands) >= COMMANDS_MAX:
             return False
-        self._add(
-            ReadLog(
-                seq=self._next(),
-                request_id=request_id,
-                shard_id=shard_id,
-                stream=stream,
-                offset=offset,
-                lines=lines,
-            )
-        )
-        return True
-
-    def read_engine_help(self, request_id: str, engine: str) -> bool:
-        """Queue a question for an engine's help; False when too much is queued already."""
-        if len(self._commands) >= COMMANDS_MAX:
-            return False
-        self._add(ReadEngineHelp(seq=self._next(), request_id=request_id, engine=engine))
+        self._add(question(self._next()))
         return True
 
     def acknowledge(self, seq: int) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
+from llmgw.messages.agent import Command
 from llmgw.server.hub_error import HubError
 from llmgw.server.mailbox import Mailbox
 
@@ -32,11 +33,12 @@ class Questions(Generic[Answer]):
         node_id: str,
         mailbox: Mailbox | None,
         request_id: str,
-        queue: Callable[[Mailbox, str], bool],
+        command: Callable[[int], Command],
         timeout_s: float,
         lost: str,
     ) -> Answer:
-        """Have `queue` put the question into the mailbox, and wait for the answer. `lost` is what fails without.
+        """Put the question into the mailbox, and wait for the answer. `command` makes it of its sequence number,
+        `lost` is what fails without.
 
         Raises HubError 503 when the node cannot be asked now, 504 when it does not answer in time.
         """
@@ -47,7 +49,7 @@ class Questions(Generic[Answer]):
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[node_id, request_id] = future
         try:
-            if not queue(mailbox, request_id):
+            if not mailbox.ask(command):
                 raise HubError(503, "busy", f"too many commands wait for {node_id}; try again in a moment")
             return await asyncio.wait_for(future, timeout_s)
         except TimeoutError:

@@ -92,6 +92,9 @@ def main() -> None:
         )
         subprocess.run([sys.executable, "-c", starter, *helper], check=True)
         wait_for("leak.pid")
+    if "--model" in words:
+        path = Path(words[words.index("--model") + 1])
+        print(f"engine reads {len(path.read_bytes())} bytes", flush=True)
     if "dies" in words:
         print("CUDA error: out of memory", flush=True)
         sys.exit(3)

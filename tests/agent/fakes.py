@@ -50,6 +50,8 @@ class ProgramAdapter:
             program = ["/nonexistent/engine"]
         serving = ["--port", str(context.http_port)] if spec.rank == 0 else []
         words = [word for word in spec.args if not word.startswith("sidecar:")]
+        if context.model_path is not None:
+            words += ["--model", context.model_path]
         sidecars = [
             ProcessPlan(name="sidecar", argv=[self.python, str(PROGRAM), word.partition(":")[2]], env=env)
             for word in spec.args

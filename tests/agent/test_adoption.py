@@ -46,8 +46,11 @@ def agent_killed_when(work_dir: Path, phase: str, *words: str) -> int | None:
             if now == phase == "waiting":
                 return None
             if now == phase and pid.strip() != "None":
-                wait_until(lambda: read_record(work_dir).processes, "the engine's pid is on disk")
-                wait_until(lambda: read_record(work_dir).phase == phase, "so is its phase")
+                # What is told is on the disk a moment later.
+                wait_until(
+                    lambda: read_record(work_dir).processes and read_record(work_dir).phase == phase,
+                    "the engine's pid and phase are on disk",
+                )
                 return int(pid)
         raise AssertionError(f"the agent ended before its shard was {phase}")
     finally:

@@ -17,10 +17,13 @@ import pytest
 
 from llmgw.agent.processes import uncovered
 from llmgw.agent.run_folder import NotReady, prepare, run_folder
+from llmgw.config.agent import Weights
 from llmgw.engines.base import LaunchPlan, PlanFile, ProcessPlan
 from llmgw.hardware.engine_user import Account, EngineUserError, find_account
 from tests.agent.fakes import PROGRAM, ProgramAdapter, make_config, make_spec, make_supervisor
+from tests.agent.file_server import FileServer
 from tests.agent.test_supervisor import PORTS, Running, run
+from tests.agent.waiting import until
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes as another user")
 
@@ -49,6 +52,7 @@ def python_of_nobody() -> str | None:
 
 
 PYTHON = python_of_nobody()
+CONTENT = b"GGUF" + bytes(100_000)
 
 
 def no_user(name: str) -> pwd.struct_passwd:
@@ -143,6 +147,63 @@ def test_an_engine_runs_as_the_user_with_its_output_kept_by_the_agent(
             await supervisor.close()
             for info in uncovered(supervisor.work_dir, []):
                 os.kill(info.pid, signal.SIGKILL)
+
+    run(test)
+
+
+@pytest.mark.skipif(PYTHON is None, reason="needs root, and a checkout and a Python that nobody may read")
+def test_an_engine_reads_what_a_strict_root_agent_fetched_for_it(
+    open_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ProgramAdapter, "python", PYTHON)
+
+    async def test() -> None:
+        supervisor = make_supervisor(make_config(open_dir / "work", port_range=PORTS), account=nobody())
+        (open_dir / "work").mkdir(mode=0o700, exist_ok=True)
+        await supervisor.adopt()
+        node = Running(supervisor, open_dir)
+        try:
+            with FileServer(CONTENT) as files:
+                await supervisor.start(make_spec("r1-0", source=files.url()))
+                await node.reach("ready")
+            log = open_dir / "work" / "shards" / "r1-0" / "engine.log"
+            assert f"engine reads {len(CONTENT)} bytes" in log.read_text()
+            # It passes through the work dir, and finds nothing there that it could change.
+            weights = open_dir / "work" / "weights"
+            assert (weights.parent.stat().st_mode & 0o777, weights.stat().st_mode & 0o777) == (0o711, 0o755)
+            assert all(path.stat().st_uid == 0 for path in [weights, *weights.rglob("*")])
+        finally:
+            await supervisor.stop("r1-0", "enough")
+            await node.reach("stopped")
+            await supervisor.close()
+
+    before = os.umask(0o077)
+    try:
+        run(test)
+    finally:
+        os.umask(before)
+
+
+@as_root
+def test_nothing_is_fetched_to_where_the_user_does_not_get(open_dir: Path) -> None:
+    closed = open_dir / "closed"
+    closed.mkdir(mode=0o700)
+
+    async def test() -> None:
+        config = make_config(open_dir / "work", port_range=PORTS)
+        config = config.model_copy(update={"weights": Weights(dir=str(closed / "weights"))})
+        supervisor = make_supervisor(config, account=nobody())
+        await supervisor.adopt()
+        node = Running(supervisor, open_dir)
+        with FileServer(CONTENT) as files:
+            await supervisor.start(make_spec("r1-0", source=files.url()))
+            await until(lambda: len(node.told) >= 2, "it ends")
+            [held] = await supervisor.held()
+            assert held.phase == "failed"
+            assert f"nobody that engines run as does not get to {closed}" in (held.reason or "")
+            assert "weights.dir" in (held.reason or "")
+            assert files.asked == []
+        await supervisor.close()
 
     run(test)
 

@@ -19,6 +19,7 @@ from llmgw.messages.agent import (
     EngineHelp,
     HeldShard,
     Inventory,
+    ListWeights,
     LogChunk,
     Poll,
     ReadEngineHelp,
@@ -26,11 +27,13 @@ from llmgw.messages.agent import (
     Refusal,
     Register,
     Registered,
+    RemoveWeights,
     Report,
     Reported,
     ShardSpec,
     StartShard,
     StopShard,
+    WeightsAnswer,
 )
 from tests.agent.fakes import make_spec
 from tests.agent.waiting import until as eventually
@@ -99,6 +102,7 @@ class ListKeeper:
         self.stopped: list[str] = []
         self.forgotten: list[str] = []
         self.listener: Callable[[str], None] = lambda shard_id: None
+        self.disk = asyncio.Event()
 
     def listen(self, listener: Callable[[str], None]) -> None:
         self.listener = listener
@@ -118,6 +122,10 @@ class ListKeeper:
 
     async def read_log(self, **asked: Any) -> LogChunk:
         return LogChunk(request_id=asked["request_id"], shard_id=asked["shard_id"], text="out")
+
+    async def weights(self, command: ListWeights | RemoveWeights) -> WeightsAnswer:
+        await self.disk.wait()
+        return WeightsAnswer(request_id=command.request_id, removed=getattr(command, "names", []))
 
     def move(self, shard_id: str, phase: Any) -> None:
         shard = self.shards[shard_id]
@@ -402,6 +410,34 @@ def test_more_engines_than_two_at_once_and_a_failure_are_answered_with_sentences
         assert "its log says why" in (errors["q2"] or "")
         assert it.asking == 2
         assert all(len(report.helps) <= 1 for report in it.server.reports)
+
+    converse(test)
+
+
+def test_a_look_at_the_disk_holds_up_no_stop_and_is_answered_when_it_is_done() -> None:
+    async def test(it: Conversation) -> None:
+        await until(lambda: it.server.polls)
+        it.server.commands += [
+            *(ListWeights(seq=number, request_id=f"q{number}") for number in range(1, 5)),
+            RemoveWeights(seq=5, request_id="q5", names=["x"]),
+            StopShard(seq=6, shard_id="a", reason="scaled down"),
+        ]
+        await until(lambda: it.keeper.stopped == ["a"])
+        await until(lambda: any(report.weights for report in it.server.reports))
+        [refused] = [answer for report in it.server.reports for answer in report.weights]
+        assert refused.request_id == "q5"
+        assert "busy with earlier questions" in (refused.error or "")
+        it.keeper.disk.set()
+
+        def answers() -> dict[str, list[str]]:
+            return {
+                answer.request_id: answer.removed for report in it.server.reports for answer in report.weights
+            }
+
+        await until(lambda: len(answers()) == 5)
+        it.server.commands.append(RemoveWeights(seq=7, request_id="q7", names=["x"]))
+        await until(lambda: len(answers()) == 6)
+        assert answers()["q7"] == ["x"]
 
     converse(test)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from llmgw.config.load import catalog_of
@@ -28,13 +29,16 @@ from llmgw.messages.admin import (
     ModelView,
     NewToken,
     NodeView,
+    NodeWeightsView,
     PlanCatalog,
     ProfilePlan,
     ProfileView,
+    RemovedWeights,
     ReplicaView,
     ServerView,
     ShardView,
     TokenView,
+    WeightsFileView,
 )
 from llmgw.messages.agent import FabricOffer, Gpu, Port, Progress
 from llmgw.messages.findings import Finding
@@ -158,6 +162,46 @@ class ScriptedCatalog:
         return AppliedCatalog(message="catalog revision 3 rules", revision=3, plan=self.planned)
 
 
+class ScriptedWeights:
+    """One node with files, and one that cannot be asked."""
+
+    def __init__(self, asked: list[tuple[Any, ...]]) -> None:
+        self.asked = asked
+        used = WeightsFileView(
+            name="https/h/a.gguf",
+            size_bytes=5 * 2**30,
+            state="complete",
+            models=["chat-small"],
+            shards=["chat-small-3c4d.0"],
+        )
+        old = WeightsFileView(name="https/h/old.gguf", size_bytes=7 * 2**30, state="complete", unused=True)
+        half = WeightsFileView(
+            name="https/h/b.gguf.part", size_bytes=2**30, total_bytes=2**31, state="partial", unused=True
+        )
+        self.known = [
+            NodeWeightsView(
+                node="node01",
+                dir="/var/lib/llmgw-agent/weights",
+                disk_bytes=2**40,
+                disk_free_bytes=2**39,
+                files=[used, old, half, WeightsFileView(name="mine.txt", size_bytes=12, state="foreign")],
+                left_out=3,
+            ),
+            NodeWeightsView(
+                node="node02", problem="node02 has no session now, so its weights cannot be looked at"
+            ),
+        ]
+
+    async def view(self, node: str | None) -> list[NodeWeightsView]:
+        if node not in (None, "node01", "node02"):
+            raise AdminError(404, "unknown-node", f"there is no node {node!r}; known nodes: node01, node02")
+        return [view for view in self.known if node in (None, view.node)]
+
+    async def remove(self, files: Mapping[str, list[str]], *, by: str) -> RemovedWeights:
+        self.asked.append(("remove_weights", dict(files), by))
+        return RemovedWeights(message="1 file is removed", removed={"node01": ["x"]}, warnings=["y is kept: z"])
+
+
 class ScriptedBackend:
     """Answers from lists that a test fills, and keeps what it was asked to do in `asked`."""
 
@@ -243,6 +287,7 @@ class ScriptedBackend:
         self.flags_ok: bool | None = True
         self.scale_refused: str | None = None
         self.catalog = ScriptedCatalog(self.asked)
+        self.weights = ScriptedWeights(self.asked)
         self.log_text = "one\ntwo\nthree\n"
         self.log_over = True
 

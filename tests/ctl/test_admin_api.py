@@ -236,7 +236,8 @@ def test_the_documents_name_every_field_of_every_answer() -> None:
         admin.ProfileView, admin.ExplainView, admin.ExplainProfile, admin.FilterTally, admin.HistoryEntry,
         admin.LogView, admin.TokenView, admin.NewToken, admin.Done, admin.Scale, admin.Drain, admin.CreateToken,
         admin.CatalogView, admin.CatalogRevisionView, admin.PlanCatalog, admin.CatalogPlan, admin.ModelPlan,
-        admin.ProfilePlan, admin.ApplyCatalog, admin.AppliedCatalog,
+        admin.ProfilePlan, admin.ApplyCatalog, admin.AppliedCatalog, admin.NodeWeightsView,
+        admin.WeightsFileView, admin.RemoveWeightsWish, admin.RemovedWeights,
     ):  # fmt: skip
         missing = [
             name for name in shape.__struct_fields__ if f"`{name}`" not in text and f'"{name}"' not in text

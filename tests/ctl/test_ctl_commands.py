@@ -32,6 +32,7 @@ def api_answer(served: ServedAdmin, path: str) -> Any:
         (["replicas", "chat-s"], "replicas/chat-small-3c4d"),
         (["fabrics"], "fabrics"),
         (["models"], "models"),
+        (["models", "--on-disk", "--node", "node01"], "weights?node=node01"),
         (["explain", "org/chat-large"], "explain?model=org/chat-large"),
         (["history", "--limit", "3"], "history?limit=3"),
         (["logs", "chat-large", "-n", "2"], "replicas/chat-large-1a2b/logs?lines=2"),
@@ -58,7 +59,13 @@ def test_json_is_exactly_what_the_api_answers(
         (["nodes", "node02"], ["NVIDIA H200", "mlx5_0:1", "400 Gb/s", "what to do: check the cable"]),
         (
             ["replicas"],
-            ["chat-large-1a2b", "node01, node02", "10.0.0.7:21000", "weights 50 %", "loading weights"],
+            [
+                "chat-large-1a2b",
+                "node01, node02",
+                "10.0.0.7:21000",
+                "weights [#####-----] 50 %",
+                "loading weights",
+            ],
         ),
         (["replicas", "chat-small-3c4d"], ["fetching", "5.0 GiB of 10.0 GiB", "last line"]),
         (["fabrics"], ["ib-a", "8 of 16 free", "400 Gb/s", "node02: mlx5_1 is down"]),
@@ -251,3 +258,49 @@ except SystemExit:
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=30)
     assert "drain" in done.stdout, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_what_lies_on_disks_is_shown_with_who_uses_it_and_a_silent_node_breaks_nothing(
+    served: ServedAdmin, tmp_path: Path
+) -> None:
+    done = ctl("models", "--on-disk", home=tmp_path, served=served)
+    assert done.returncode == 0, done.stderr
+    rows = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert rows == [
+        "NODE SIZE STATE USED BY FILE",
+        "node01 5.0 GiB complete chat-small, shard chat-small-3c4d.0 https/h/a.gguf",
+        "node01 7.0 GiB complete nothing https/h/old.gguf",
+        "node01 1.0 GiB of 2.0 GiB partial nothing https/h/b.gguf.part",
+        "node01 12 B not llmgw's - mine.txt",
+        "node01: /var/lib/llmgw-agent/weights: 512.0 GiB of 1.0 TiB free",
+    ]
+    assert "node02 has no session now" in done.stderr
+    assert "3 more files" in done.stderr
+
+
+def test_what_nothing_uses_is_removed_after_a_yes_and_nothing_else(
+    backend: ScriptedBackend, served: ServedAdmin, tmp_path: Path
+) -> None:
+    asked = ctl("models", "--remove-unused", home=tmp_path, served=served)
+    assert asked.returncode == 1
+    assert "2 files (8.0 GiB) would be removed" in asked.stderr
+    assert "https/h/old.gguf (7.0 GiB, complete)" in asked.stderr
+    assert backend.asked == []
+    done = ctl("models", "--remove-unused", "--node", "node01", "--yes", home=tmp_path, served=served)
+    assert done.returncode == 0, done.stderr
+    assert backend.asked == [("remove_weights", {"node01": ["https/h/old.gguf", "https/h/b.gguf.part"]}, "first")]
+    assert "1 file is removed" in done.stdout
+    assert "y is kept: z" in done.stderr
+    nothing = ctl("models", "--remove-unused", "--node", "node02", "-o", "json", home=tmp_path, served=served)
+    assert json.loads(nothing.stdout)["removed"] == {}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--on-disk", "--remove-unused"], ["--node", "node01"], ["--on-disk", "--yes"]]
+)
+def test_options_of_models_that_do_not_fit_together_are_a_sentence(
+    served: ServedAdmin, tmp_path: Path, arguments: list[str]
+) -> None:
+    done = ctl("models", *arguments, home=tmp_path, served=served)
+    assert done.returncode == 1
+    assert "--remove-unused" in sentence_of(done)

@@ -57,19 +57,23 @@ def test_without_a_key_of_its_own_it_takes_none_from_the_agents_environment() ->
     assert "LLAMA_API_KEY" not in adapter("llamacpp").plan(gguf(), context(gguf(), ENGINES)).engine.env
 
 
-def test_a_source_that_was_fetched_is_loaded_from_where_it_lies() -> None:
-    shard = gguf(source="https://example.org/x.gguf?download=true")
-    node = context(shard, ENGINES, model_path="/weights/ab12/x.gguf")
-    assert adapter("llamacpp").problems(shard, node) == []
-    assert adapter("llamacpp").plan(shard, node).engine.argv[2] == "/weights/ab12/x.gguf"
-
-
 def test_what_a_profile_sets_against_us_is_told() -> None:
     shard = gguf(env={"LLAMA_ARG_KV_UNIFIED": "false"}, args=["--no-webui"])
     plan = adapter("llamacpp").plan(shard, context(shard, ENGINES))
     (warning,) = plan.warnings
     assert "LLAMA_ARG_KV_UNIFIED" in warning
     assert plan.engine.argv.count("--no-webui") == 1
+
+
+def test_a_fetched_file_is_loaded_from_where_the_agent_put_it() -> None:
+    shard = gguf(source="https://example.org/x.gguf")
+    where = context(shard, ENGINES, model_path="/weights/https/example.org/x.gguf")
+    assert adapter("llamacpp").problems(shard, where) == []
+    argv = adapter("llamacpp").plan(shard, where).engine.argv
+    assert argv[1:3] == ["--model", "/weights/https/example.org/x.gguf"]
+    other = gguf(source="https://example.org/x.safetensors")
+    (sentence,) = adapter("llamacpp").problems(other, context(other, ENGINES, model_path="/w/x.safetensors"))
+    assert "not a GGUF file" in sentence
 
 
 def test_without_gpus_every_device_is_hidden_from_it() -> None:
@@ -99,7 +103,7 @@ def test_a_relative_path_is_seen_from_the_agents_folder(tmp_path: Any, monkeypat
     [
         ({"nodes": 2}, "2 nodes"),
         ({"source": "google/gemma-3"}, "not a path"),
-        ({"source": "https://example.org/x.gguf"}, "copy the file to the node"),
+        ({"source": "s3://bucket/x.gguf"}, "no URL that llmgw fetches"),
         ({"source": "/models/x.safetensors"}, ".gguf"),
         ({"tensor_parallel": 2, "pipeline_parallel": 2}, "in one way only"),
         ({"gpus": [], "tensor_parallel": 2}, "without GPUs"),

@@ -196,7 +196,6 @@ def test_a_source_may_be_a_folder_a_name_or_what_was_fetched(
     assert plan(shard(source="/models/x")).engine.argv[2] == "/models/x"
     assert plan(shard(source="./x")).engine.argv[2] == f"{tmp_path}/x"
     assert plan(shard(source="s3://bucket/x")).engine.argv[2] == "s3://bucket/x"
-    assert plan(shard(source="file:///m/x"), model_path="/m/x").engine.argv[2] == "/m/x"
 
 
 @pytest.mark.parametrize(
@@ -205,7 +204,6 @@ def test_a_source_may_be_a_folder_a_name_or_what_was_fetched(
         ({"source": ""}, "no source"),
         ({"source": "/m/x.gguf"}, "engine: llamacpp"),
         ({"source": "unsloth/Qwen3-GGUF"}, "engine: llamacpp"),
-        ({"source": "https://h/x"}, "has not been fetched"),
         ({"source": "~/x"}, "absolute path"),
         ({"source": "a/b/c"}, "neither a path"),
         ({"source": "--host"}, "neither a path"),
@@ -241,6 +239,17 @@ def test_a_source_may_be_a_folder_a_name_or_what_was_fetched(
 def test_what_it_cannot_do_is_one_sentence(changes: dict[str, Any], words: str) -> None:
     (sentence,) = problems(**changes)
     assert words in sentence
+
+
+def test_one_fetched_file_is_refused_before_it_is_fetched() -> None:
+    for source, words in [
+        ("https://h/model.safetensors", "is one file, and vllm loads a folder"),
+        ("https://h/x.gguf?download=true", "engine: llamacpp"),
+    ]:
+        fetched = shard(source=source)
+        node = context(fetched, ENGINES, model_path="/weights/" + source.rpartition("/")[2].partition("?")[0])
+        (sentence,) = adapter("vllm").problems(fetched, node)
+        assert words in sentence
 
 
 def test_on_the_cpu_any_parallelism_will_do() -> None:

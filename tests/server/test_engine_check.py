@@ -18,8 +18,10 @@ from llmgw.messages.admin import CheckEngine, EngineCheck
 from llmgw.messages.agent import EngineHelp, Inventory, ReadEngineHelp, Register, Report
 from llmgw.server.admin.backend import AdminError
 from llmgw.server.backend import Backend
-from llmgw.server.hub import HELP_REQUESTS_MAX, Clock, Hub, HubError
+from llmgw.server.hub import Clock, Hub
+from llmgw.server.hub_error import HubError
 from llmgw.server.ids import RandomIds
+from llmgw.server.node_questions import HELP_REQUESTS_MAX
 from tests.engines.help_texts import options_of, whole_help, without
 from tests.server.test_metrics import Forgetful
 
@@ -71,7 +73,7 @@ class Fleet:
         [command] = await self.hub.poll(self.session, 0, 5.0)
         assert isinstance(command, ReadEngineHelp)
         assert command.engine == "vllm"
-        self.hub.report(Report(session=self.session, helps=[answer(command)]))
+        await self.hub.report(Report(session=self.session, helps=[answer(command)]))
         return await asked
 
 
@@ -132,20 +134,20 @@ def test_a_silent_agent_and_too_many_questions_end_in_sentences_and_leave_nothin
     async def test() -> None:
         fleet = Fleet("engine_help")
         with pytest.raises(HubError) as refused:
-            await fleet.hub.read_engine_help("node01", "vllm", 0.01)
+            await fleet.hub.questions.read_engine_help("node01", "vllm", 0.01)
         assert (refused.value.status, refused.value.code) == (504, "node_silent")
         many = [
-            asyncio.ensure_future(fleet.hub.read_engine_help("node01", "vllm", 30.0))
+            asyncio.ensure_future(fleet.hub.questions.read_engine_help("node01", "vllm", 30.0))
             for _ in range(HELP_REQUESTS_MAX)
         ]
         await asyncio.sleep(0)
         with pytest.raises(HubError) as refused:
-            await fleet.hub.read_engine_help("node01", "vllm", 30.0)
+            await fleet.hub.questions.read_engine_help("node01", "vllm", 30.0)
         assert (refused.value.status, refused.value.code) == (503, "busy")
         commands = await fleet.hub.poll(fleet.session, 0, 5.0)
         for command in commands[1:]:
             assert isinstance(command, ReadEngineHelp)
-            fleet.hub.report(Report(session=fleet.session, helps=[told("x")(command)]))
+            await fleet.hub.report(Report(session=fleet.session, helps=[told("x")(command)]))
         assert {answer.text for answer in await asyncio.gather(*many)} == {"x"}
 
     asyncio.run(test())
@@ -154,7 +156,7 @@ def test_a_silent_agent_and_too_many_questions_end_in_sentences_and_leave_nothin
 def test_an_answer_that_nobody_waits_for_is_dropped() -> None:
     async def test() -> None:
         fleet = Fleet("engine_help")
-        fleet.hub.report(
+        await fleet.hub.report(
             Report(session=fleet.session, helps=[EngineHelp(request_id="long-gone", engine="vllm", text="x")])
         )
 

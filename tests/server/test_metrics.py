@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from llmgw.config.catalog import Catalog
@@ -54,7 +55,7 @@ class World:
         profiles = [{"engine": "sim", "gpus_per_node": 1, "replicas": 2}]
         return Catalog.model_validate({"models": [{"name": name, "profiles": profiles} for name in models]})
 
-    def register(self, node: str, **inventory: Any) -> str:
+    def register(self, node: str, *, features: Sequence[str] = (), **inventory: Any) -> str:
         message = Register(
             node_id=node,
             boot_id="b",
@@ -62,6 +63,7 @@ class World:
             instance_started_at=1.0,
             counter=1,
             version="1",
+            features=list(features),
             inventory=Inventory(**inventory),
         )
         return self.hub.register(message, Enrolment("10.0.0.1", NOW + 3600), "1").session

@@ -6,12 +6,15 @@ import time
 from typing import TYPE_CHECKING
 
 from llmgw.cli.ctl.failures import plain
+from llmgw.cli.output import format_age
+from llmgw.config.sizes import size_words
 
 if TYPE_CHECKING:
     from llmgw.messages.agent import Progress
     from llmgw.messages.findings import Finding
 
 NONE = "-"
+BAR_CELLS = 10
 
 
 def local_time(at: float | None) -> str:
@@ -39,24 +42,23 @@ def rate(gbps: float | None) -> str:
     return NONE if gbps is None else f"{gbps:g} Gb/s"
 
 
-def size(count: int) -> str:
-    """Bytes for people: `5.0 GiB`."""
-    value, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            break
-        value /= 1024
-    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
-
-
 def progress(value: Progress) -> str:
-    """`weights 50 % (5.0 GiB of 10.0 GiB)`; without a total no percentage is invented."""
+    """`weights [#####-----] 50 % (5.0 GiB of 10.0 GiB, 120.0 MiB/s, 42s left)`; without a total there is no bar,
+    no percentage and no time left, and the bytes are "so far".
+    """
     parts = [plain(value.what)]
-    if value.done_bytes is not None and value.total_bytes:
-        percent = min(100, 100 * value.done_bytes // value.total_bytes)
-        parts.append(f"{percent} % ({size(value.done_bytes)} of {size(value.total_bytes)})")
-    elif value.done_bytes is not None:
-        parts.append(f"{size(value.done_bytes)} so far")
+    if value.done_bytes is not None:
+        rate = value.rate_bytes_s
+        pace = f", {size_words(round(rate))}/s" if rate is not None else ""
+        if value.total_bytes:
+            # Rounded down: 100 % is said when all is there.
+            share = min(1.0, value.done_bytes / value.total_bytes)
+            bar = "#" * int(share * BAR_CELLS)
+            left = f", {format_age(value.left_s)} left" if value.left_s is not None else ""
+            amount = f"{size_words(value.done_bytes)} of {size_words(value.total_bytes)}"
+            parts.append(f"[{bar.ljust(BAR_CELLS, '-')}] {int(share * 100)} % ({amount}{pace}{left})")
+        else:
+            parts.append(f"{size_words(value.done_bytes)} so far{pace}")
     if value.note:
         parts.append(plain(value.note))
     return " ".join(parts)

@@ -13,6 +13,7 @@ from llmgw.cli.ctl.failures import RefusedError
 from llmgw.cli.ctl.names import model_and_profile
 from llmgw.cli.ctl.options import Ctl, command, note
 from llmgw.cli.output import format_age, print_table
+from llmgw.config.errors import SentenceError
 
 if TYPE_CHECKING:
     from llmgw.messages.admin import ExplainProfile, ExplainView, ModelView
@@ -21,11 +22,34 @@ app = typer.Typer()
 
 
 @command(app, "models")
-def models(ctl: Ctl) -> None:
+def models(
+    ctl: Ctl,
+    on_disk: Annotated[
+        bool, typer.Option("--on-disk", help="Show what lies in the nodes' weights folders instead.")
+    ] = False,
+    unused: Annotated[
+        bool, typer.Option("--remove-unused", help="Remove from there what no model and no shard refers to.")
+    ] = False,
+    node: Annotated[
+        str | None, typer.Option("--node", metavar="NODE", help="Only this node's weights folder.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
+) -> None:
     """Show the catalog's models: how many replicas are wanted, and how many are ready."""
+    from llmgw.cli.ctl.weights import remove_unused, show_on_disk
     from llmgw.messages.admin import ModelView
 
+    if on_disk and unused:
+        raise SentenceError("give either --on-disk or --remove-unused")
+    if (node is not None and not (on_disk or unused)) or (yes and not unused):
+        raise SentenceError("--node belongs to --on-disk or --remove-unused, and --yes to --remove-unused")
     with ctl.connect() as api:
+        if unused:
+            remove_unused(ctl, api, node, yes)
+            return
+        if on_disk:
+            show_on_disk(ctl, api, node)
+            return
         ctl.show(api.get("models"), lambda value: _print_models(shaped(value, list[ModelView])))
 
 

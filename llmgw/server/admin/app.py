@@ -45,6 +45,8 @@ def create_admin_app(backend: AdminBackend, *, secure: bool, attempts: Attempts 
             Route(f"{api}/replicas/{{replica}}/restart", writes.restart, methods=["POST"]),
             Route(f"{api}/fabrics", reads.fabrics, methods=["GET"]),
             Route(f"{api}/models", reads.models, methods=["GET"]),
+            Route(f"{api}/weights", reads.weights, methods=["GET"]),
+            Route(f"{api}/weights/remove", writes.remove_weights, methods=["POST"]),
             Route(f"{api}/explain", reads.explain, methods=["GET"]),
             Route(f"{api}/scale", writes.scale, methods=["POST"]),
             Route(f"{api}/catalog", reads.catalog, methods=["GET"]),

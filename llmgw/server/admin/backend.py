@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from llmgw.messages.admin import (
@@ -20,7 +21,9 @@ from llmgw.messages.admin import (
     ModelView,
     NewToken,
     NodeView,
+    NodeWeightsView,
     PlanCatalog,
+    RemovedWeights,
     ReplicaView,
     ServerView,
     TokenView,
@@ -53,11 +56,22 @@ class AdminCatalog(Protocol):
     async def apply(self, wish: ApplyCatalog, *, by: str) -> AppliedCatalog: ...
 
 
+class AdminWeights(Protocol):
+    """What lies on the nodes' disks as the admin API sees it."""
+
+    async def view(self, node: str | None) -> list[NodeWeightsView]: ...
+
+    async def remove(self, files: Mapping[str, list[str]], *, by: str) -> RemovedWeights: ...
+
+
 class AdminBackend(Protocol):
     """The control plane as the admin API sees it. Unknown names raise AdminError(404, …) with the known ones."""
 
     @property
     def catalog(self) -> AdminCatalog: ...
+
+    @property
+    def weights(self) -> AdminWeights: ...
 
     def server(self) -> ServerView: ...
 

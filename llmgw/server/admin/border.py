@@ -34,9 +34,12 @@ def bad_request(message: str) -> AdminError:
 
 def node_id(request: Request) -> str:
     """The node of the path. Raises AdminError(400)."""
-    return _matching(
-        _NODE, request.path_params["node"], "node id", "lower-case letters, digits, '-' and '.', at most 63"
-    )
+    return as_node_id(request.path_params["node"])
+
+
+def as_node_id(value: str) -> str:
+    """A node id, checked. Raises AdminError(400)."""
+    return _matching(_NODE, value, "node id", "lower-case letters, digits, '-' and '.', at most 63")
 
 
 def replica_id(request: Request) -> str:

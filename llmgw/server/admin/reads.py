@@ -76,6 +76,11 @@ class Reads:
         border.only_parameters(request)
         return answer(self._backend.models())
 
+    async def weights(self, request: Request) -> Response:
+        border.only_parameters(request, "node")
+        node = request.query_params.get("node")
+        return answer(await self._backend.weights.view(None if node is None else border.as_node_id(node)))
+
     async def explain(self, request: Request) -> Response:
         border.only_parameters(request, "model")
         model = request.query_params.get("model")

@@ -7,7 +7,16 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llmgw.messages.admin import ApplyCatalog, CheckEngine, CreateToken, Drain, PlanCatalog, Scale
+from llmgw.messages.admin import (
+    ApplyCatalog,
+    CheckEngine,
+    CreateToken,
+    Drain,
+    PlanCatalog,
+    RemoveWeightsWish,
+    Scale,
+)
+from llmgw.messages.agent import WEIGHTS_FILES_MAX
 from llmgw.server.admin import border
 from llmgw.server.admin.answers import answer
 from llmgw.server.admin.backend import AdminBackend
@@ -84,6 +93,15 @@ class Writes:
         node = border.node_id(request)
         await _bare(request)
         return answer(await self._backend.remove_node(node, by=_by(request)))
+
+    async def remove_weights(self, request: Request) -> Response:
+        border.only_parameters(request)
+        wish = await border.body_as(request, RemoveWeightsWish, bytes_max=border.CATALOG_BYTES_MAX)
+        for node, names in wish.files.items():
+            border.as_node_id(node)
+            if len(names) > WEIGHTS_FILES_MAX:
+                raise border.bad_request(f"files names more than {WEIGHTS_FILES_MAX} of {node}")
+        return answer(await self._backend.weights.remove(wish.files, by=_by(request)))
 
     async def create_token(self, request: Request) -> Response:
         border.only_parameters(request)

@@ -1,0 +1,177 @@
+"""What the server asks of a node beside its shards, and the answers that wait for the next report.
+
+A question that takes its time is answered beside the poll: no start and no stop ever waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import structlog
+
+from llmgw.agent.conversation import Keeper
+from llmgw.messages.agent import (
+    EngineHelp,
+    ListWeights,
+    LogChunk,
+    ReadEngineHelp,
+    ReadLog,
+    RemoveWeights,
+    WeightsAnswer,
+)
+
+log = structlog.get_logger("agent")
+
+Question = ReadLog | ReadEngineHelp | ListWeights | RemoveWeights
+A = TypeVar("A", LogChunk, EngineHelp, WeightsAnswer)
+
+# Each imports an engine, which takes gigabytes of memory for some seconds.
+HELPS_AT_ONCE_MAX = 2
+WEIGHTS_AT_ONCE_MAX = 4
+
+
+@dataclass
+class Answers:
+    """Answers of one report."""
+
+    logs: list[LogChunk] = field(default_factory=list)
+    helps: list[EngineHelp] = field(default_factory=list)
+    weights: list[WeightsAnswer] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.logs or self.helps or self.weights)
+
+
+class _Kind(Generic[A]):
+    """Questions of one kind that are being answered, and the answers that wait.
+
+    The oldest answers make room when a server asks and does not listen.
+    """
+
+    def __init__(self, *, waiting_max: int, per_report: int) -> None:
+        self.running: set[asyncio.Task[None]] = set()
+        self.waiting: deque[A] = deque(maxlen=waiting_max)
+        self._waiting_max = waiting_max
+        self._per_report = per_report
+
+    def take(self) -> list[A]:
+        return [self.waiting.popleft() for _ in range(min(self._per_report, len(self.waiting)))]
+
+    def put_back(self, taken: list[A]) -> None:
+        self.waiting.extendleft(reversed(taken[: self._waiting_max - len(self.waiting)]))
+
+
+class Answering:
+    """Answers the questions of a session, and forgets them with it.
+
+    `engine_help` (of a request id and an engine) asks an engine for its help text, in bounded time; None where
+    engines are not asked. `news` is called when there is something to report.
+    """
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        engine_help: Callable[[str, str], Awaitable[EngineHelp]] | None,
+        news: Callable[[], None],
+    ) -> None:
+        self._keeper = keeper
+        self._engine_help = engine_help
+        self._news = news
+        self._logs: _Kind[LogChunk] = _Kind(waiting_max=64, per_report=8)
+        # One a report: they are large.
+        self._helps: _Kind[EngineHelp] = _Kind(waiting_max=4, per_report=1)
+        self._weights: _Kind[WeightsAnswer] = _Kind(waiting_max=16, per_report=1)
+
+    @property
+    def features(self) -> list[str]:
+        """What the registration offers for it."""
+        return ["logs", "weights"] if self._engine_help is None else ["logs", "weights", "engine_help"]
+
+    async def ask(self, question: Question) -> None:
+        """Answer, at once or beside everything else."""
+        if isinstance(question, ReadLog):
+            chunk = await self._keeper.read_log(
+                request_id=question.request_id,
+                shard_id=question.shard_id,
+                stream=question.stream,
+                offset=question.offset,
+                lines=question.lines,
+            )
+            self._give(self._logs, chunk)
+        elif isinstance(question, ReadEngineHelp):
+            self._ask_engine(question, self._engine_help)
+        else:
+            self._look_at_weights(question)
+
+    def __bool__(self) -> bool:
+        """True while answers wait for a report."""
+        return bool(self._logs.waiting or self._helps.waiting or self._weights.waiting)
+
+    def take(self) -> Answers:
+        """The oldest answers, as many as one report should carry."""
+        return Answers(self._logs.take(), self._helps.take(), self._weights.take())
+
+    def put_back(self, answers: Answers) -> None:
+        """The report did not arrive: these are the oldest again."""
+        self._logs.put_back(answers.logs)
+        self._helps.put_back(answers.helps)
+        self._weights.put_back(answers.weights)
+
+    async def drop(self) -> None:
+        """The session is over: nobody waits for what it asked."""
+        tasks = [*self._helps.running, *self._weights.running]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for waiting in (self._logs.waiting, self._helps.waiting, self._weights.waiting):
+            waiting.clear()
+
+    # Inside.
+
+    def _ask_engine(
+        self, question: ReadEngineHelp, engine_help: Callable[[str, str], Awaitable[EngineHelp]] | None
+    ) -> None:
+        def failed(error: str) -> EngineHelp:
+            return EngineHelp(request_id=question.request_id, engine=question.engine, error=error)
+
+        running = len(self._helps.running)
+        if engine_help is None:
+            self._give(self._helps, failed("this agent does not ask engines for their help"))
+        elif running >= HELPS_AT_ONCE_MAX:
+            self._give(self._helps, failed(f"{running} engines are being asked here already; ask again"))
+        else:
+            error = f"the agent failed to ask {question.engine}; its log says why"
+            self._begin(self._helps, engine_help(question.request_id, question.engine), failed(error))
+
+    def _look_at_weights(self, question: ListWeights | RemoveWeights) -> None:
+        def failed(error: str) -> WeightsAnswer:
+            return WeightsAnswer(request_id=question.request_id, error=error)
+
+        if len(self._weights.running) >= WEIGHTS_AT_ONCE_MAX:
+            error = "this node is busy with earlier questions about its weights; ask again in a moment"
+            self._give(self._weights, failed(error))
+        else:
+            error = "the agent failed to look at its weights; its log says why"
+            self._begin(self._weights, self._keeper.weights(question), failed(error))
+
+    def _begin(self, kind: _Kind[A], asked: Awaitable[A], failed: A) -> None:
+        """Answer beside everything else with what is asked, or, if that fails, with `failed`."""
+
+        async def answer() -> None:
+            try:
+                self._give(kind, await asked)
+            except Exception as exc:  # it does not raise; if it does, whoever asked still gets an answer
+                log.exception("a question could not be answered", what=failed.error, error=repr(exc))
+                self._give(kind, failed)
+
+        task = asyncio.create_task(answer())
+        kind.running.add(task)
+        task.add_done_callback(kind.running.discard)
+
+    def _give(self, kind: _Kind[A], answer: A) -> None:
+        kind.waiting.append(answer)
+        self._news()

@@ -1,0 +1,100 @@
+"""What the server asks of nodes beside their shards: output, the help of engines, what lies on their disks."""
+
+from __future__ import annotations
+
+from llmgw.fleet.model import Fleet
+from llmgw.messages.agent import (
+    Command,
+    EngineHelp,
+    ListWeights,
+    LogChunk,
+    ReadEngineHelp,
+    ReadLog,
+    RemoveWeights,
+    Report,
+    WeightsAnswer,
+)
+from llmgw.server.hub_error import HubError
+from llmgw.server.questions import Questions
+from llmgw.server.seams import Ids
+from llmgw.server.sessions import Sessions
+
+LOG_REQUESTS_MAX = 256
+HELP_REQUESTS_MAX = 16
+WEIGHTS_REQUESTS_MAX = 256
+
+
+class NodeQuestions:
+    """Asks agents. Each question raises HubError: 501 for too old an agent, 503 where it cannot be asked now, 504
+    when it does not answer within `timeout_s`.
+    """
+
+    def __init__(self, fleet: Fleet, sessions: Sessions, ids: Ids) -> None:
+        self._fleet = fleet
+        self._sessions = sessions
+        self._ids = ids
+        self._logs: Questions[LogChunk] = Questions(LOG_REQUESTS_MAX)
+        self._helps: Questions[EngineHelp] = Questions(HELP_REQUESTS_MAX)
+        self._weights: Questions[WeightsAnswer] = Questions(WEIGHTS_REQUESTS_MAX)
+
+    def answered(self, node_id: str, message: Report) -> None:
+        """A node's report: it may bring answers."""
+        self._logs.answered(node_id, message.logs)
+        self._helps.answered(node_id, message.helps)
+        self._weights.answered(node_id, message.weights)
+
+    async def read_log(
+        self, node_id: str, shard_id: str, stream: str, offset: int | None, lines: int, timeout_s: float
+    ) -> LogChunk:
+        """A part of a shard's output."""
+        request_id = self._ids.request()
+
+        def command(seq: int) -> Command:
+            return ReadLog(
+                seq=seq, request_id=request_id, shard_id=shard_id, stream=stream, offset=offset, lines=lines
+            )
+
+        mailbox = self._sessions.mailbox(node_id)
+        return await self._logs.ask(node_id, mailbox, request_id, command, timeout_s, "its logs cannot be read")
+
+    async def read_engine_help(self, node_id: str, engine: str, timeout_s: float) -> EngineHelp:
+        """The help text of one of a node's engines."""
+        self._must_offer(node_id, "engine_help", "cannot ask engines for their help")
+        request_id = self._ids.request()
+
+        def command(seq: int) -> Command:
+            return ReadEngineHelp(seq=seq, request_id=request_id, engine=engine)
+
+        mailbox = self._sessions.mailbox(node_id)
+        lost = "its engines cannot be asked"
+        return await self._helps.ask(node_id, mailbox, request_id, command, timeout_s, lost)
+
+    async def look_at_weights(
+        self, node_id: str, sources: list[str], remove: list[str], timeout_s: float
+    ) -> WeightsAnswer:
+        """What lies in a node's weights folder, after the removal of those files of `remove` that nothing needs.
+
+        `sources` are the catalog's: a file that one of them means is needed.
+        """
+        self._must_offer(node_id, "weights", "knows nothing of weights")
+        request_id = self._ids.request()
+
+        def command(seq: int) -> Command:
+            if remove:
+                return RemoveWeights(seq=seq, request_id=request_id, names=remove, sources=sources)
+            return ListWeights(seq=seq, request_id=request_id, sources=sources)
+
+        mailbox = self._sessions.mailbox(node_id)
+        lost = "its weights cannot be looked at"
+        return await self._weights.ask(node_id, mailbox, request_id, command, timeout_s, lost)
+
+    def _must_offer(self, node_id: str, feature: str, cannot: str) -> None:
+        """Raises HubError 501 for an agent that would pass the command over."""
+        node = self._fleet.nodes.get(node_id)
+        # A node without a session gets the other sentence: what its agent can do is known by its registration.
+        if node is not None and node.session is not None and feature not in node.features:
+            raise HubError(
+                501,
+                "old_agent",
+                f"the agent of {node_id} (llmgw {node.version or 'unknown'}) {cannot}; update llmgw there",
+            )
