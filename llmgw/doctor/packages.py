@@ -156,7 +156,8 @@ def _run(program: str, *args: str) -> ProgramOutput:
         [program, *args],
         timeout_s=_LIMIT_S,
         output_bytes_max=_OUTPUT_BYTES_MAX,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        # The folder that doctor is run in has no say in which packages an engine has.
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONSAFEPATH": "1"},
         become=_rights_of(owner_of(program)),
     )
 
