@@ -26,6 +26,7 @@ from llmgw.agent.conversation import Life, SystemClock
 from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.https import HttpsTransport
 from llmgw.agent.inventory import InventoryReader
+from llmgw.agent.left_behind import LeftBehinds
 from llmgw.agent.loop import AgentLoop
 from llmgw.agent.only_one import claim_node
 from llmgw.agent.processes import boot_id
@@ -147,14 +148,16 @@ async def _run(config: AgentConfig) -> None:
         where = f" ({exc.filename})" if exc.filename else ""
         raise AgentError(f"{exc.strerror or exc}{where}; see tls and mgmt_addr in agent.yaml") from None
 
+    left_behinds = LeftBehinds(config.node_id, real_work_dir(config))
     gpu_memory = GpuMemory(lambda: read_gpus(config.discovery), work_dir=real_work_dir(config))
 
     def read() -> Inventory:
         claims = gpu_memory.claims()
         found = read_inventory(config)
-        judgement = gpu_memory.judge(found.gpus, found.processes, claims)
+        gpus, left_findings = left_behinds.take_out(found.gpus)
+        judgement = gpu_memory.judge(gpus, found.processes, claims)
         engines = engine_offers(registry.offered(config), registry.missing(config), config)
-        findings = [*_of_node(config, judgement.findings), *found.findings]
+        findings = [*left_findings, *_of_node(config, judgement.findings), *found.findings]
         findings += own_certificate_findings(config, time.time())
         return Inventory(
             gpus=judgement.gpus, ports=found.ports, fabrics=found.fabrics, engines=engines, findings=findings

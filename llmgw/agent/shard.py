@@ -48,6 +48,7 @@ RENDEZVOUS_LOOK_S = 0.5
 class ShardHost:
     """What every shard of a node shares. `now_boot_s` is CLOCK_BOOTTIME; `changed` is told of transitions."""
 
+    node_id: str
     address: str
     work_dir: str
     store: SpecStore
@@ -228,6 +229,8 @@ class Shard:
             plan,
             shard_id=self.record.spec.shard_id,
             work_dir=self._host.work_dir,
+            node_id=self._host.node_id,
+            gpus=self.record.spec.gpus,
             folder=self.folder,
             log=path,
         )

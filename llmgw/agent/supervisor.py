@@ -76,6 +76,7 @@ class Supervisor:
             base_env=dict(os.environ) if base_env is None else base_env,
         )
         self._host = ShardHost(
+            node_id=config.node_id,
             address=address,
             work_dir=self.work_dir,
             store=self._store,
