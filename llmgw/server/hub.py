@@ -48,6 +48,7 @@ from llmgw.messages.routes import RouteEndpoint, RouteTable, TableVersion, Telem
 from llmgw.server.failures import Failures
 from llmgw.server.mailbox import Mailbox
 from llmgw.server.request_tally import RequestTally
+from llmgw.server.troubles import gpus_gone, troubles
 
 log = structlog.get_logger("hub")
 
@@ -380,7 +381,8 @@ class Hub:
 
     def findings(self) -> list[Finding]:
         """What is wrong with the fleet as a whole."""
-        found = [finding for node in self.fleet.nodes.values() for finding in self.node_findings(node)]
+        found = troubles(self.fleet, self.catalog, self.clock.monotonic())
+        found += [finding for node in self.fleet.nodes.values() for finding in self.node_findings(node)]
         if self.fleet.doubted:
             nodes = ", ".join(sorted(self.fleet.doubted))
             found.append(
@@ -420,7 +422,7 @@ class Hub:
                     remedy=f"run `llmgw doctor` there; `llmgw ctl cordon {node.node_id}` keeps it out",
                 )
             )
-        return [*found, *node.inventory.findings]
+        return [*found, *gpus_gone(self.fleet, node), *node.inventory.findings]
 
     # Inside.
 
