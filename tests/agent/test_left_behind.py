@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import yaml
 
 from llmgw.agent.left_behind import LOOK_EVERY_S, LeftBehinds, lock_holder
 from llmgw.agent.main import lock_work_dir
-from llmgw.agent.processes import Child, spawn
+from llmgw.agent.processes import Child, read_markers, spawn
 from llmgw.engines.base import ProcessPlan
 from llmgw.messages.agent import Gpu, StartShard
 from tests.agent.fakes import make_spec
@@ -44,6 +45,10 @@ class Leaver:
             log=self.folder / "log",
         )
         self.children.append(child)
+        # The environment of a process can be read a moment after its exec has begun.
+        deadline = time.monotonic() + 10
+        while read_markers(child.identity.pid) is None and time.monotonic() < deadline:
+            time.sleep(0.005)
         return child.identity.pid
 
     def end(self) -> None:
