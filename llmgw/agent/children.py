@@ -7,10 +7,19 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmgw.agent.processes import KEEP_ENVIRONMENT, MARKER, WORK_DIR_MARKER, ProcessIdentity, read_process
+from llmgw.agent.processes import (
+    GPUS_MARKER,
+    KEEP_ENVIRONMENT,
+    MARKER,
+    NODE_MARKER,
+    WORK_DIR_MARKER,
+    ProcessIdentity,
+    read_process,
+)
 from llmgw.agent.scopes import Scopes
 from llmgw.engines.base import ProcessPlan
 from llmgw.hardware.engine_user import Account
@@ -45,6 +54,8 @@ def spawn(
     *,
     shard_id: str,
     work_dir: str,
+    node_id: str,
+    gpus: Sequence[str],
     folder: Path,
     log: Path,
     account: Account | None = None,
@@ -53,10 +64,12 @@ def spawn(
     """Start one process in `folder`, in a session (and, where there are scopes, a scope) of its own, marked.
 
     It runs as the account's user (None: this one's), its output appended to `log`, which the agent alone opens.
+    `gpus` are the shard's, by UUID.
 
     Raises OSError when the program cannot be started. Blocking until the exec has happened.
     """
-    env = {**plan.env, MARKER: shard_id, WORK_DIR_MARKER: work_dir, KEEP_ENVIRONMENT: "1"}
+    markers = {MARKER: shard_id, WORK_DIR_MARKER: work_dir, NODE_MARKER: node_id, GPUS_MARKER: ",".join(gpus)}
+    env = {**plan.env, **markers, KEEP_ENVIRONMENT: "1"}
     # Append mode: a file outlives the agent where a pipe would not, and copy-and-truncate rotation needs it.
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     scoped = scopes.wrap(plan.argv, shard_id, plan.name, account) if scopes is not None else None

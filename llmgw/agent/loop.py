@@ -171,13 +171,27 @@ class AgentLoop:
 
     async def _converse(self, registered: Registered) -> None:
         """Poll and report until the session ends."""
+        tasks = [
+            asyncio.ensure_future(part)
+            for part in (
+                self._poll_forever(registered),
+                self._heartbeat_forever(registered),
+                self._report_news_forever(registered),
+            )
+        ]
+        # Not a TaskGroup: that one swallows a cancellation which comes while it ends its tasks (seen with Python
+        # 3.11), and an agent that was stopped together with its server went on for ever.
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._poll_forever(registered))
-                group.create_task(self._heartbeat_forever(registered))
-                group.create_task(self._report_news_forever(registered))
-        except* SessionEnded as ended:
-            log.info("the session has ended", reason=str(ended.exceptions[0]))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+        for outcome in ended:
+            if isinstance(outcome, Exception) and not isinstance(outcome, SessionEnded):
+                raise outcome
+        reason = next((str(outcome) for outcome in ended if isinstance(outcome, SessionEnded)), None)
+        log.info("the session has ended", reason=reason)
 
     # Commands.
 

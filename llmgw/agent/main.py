@@ -30,6 +30,7 @@ from llmgw.agent.held import warning_findings
 from llmgw.agent.help_answers import HelpAnswers
 from llmgw.agent.https import HttpsTransport
 from llmgw.agent.inventory import InventoryReader
+from llmgw.agent.left_behind import LeftBehinds
 from llmgw.agent.loop import AgentLoop
 from llmgw.agent.only_one import claim_node
 from llmgw.agent.ports import count_free
@@ -166,6 +167,7 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]]) -> Non
         log.error("no engine is started", reason=refusal)
     scopes = await asyncio.to_thread(find_scopes, real_work_dir(config))
 
+    left_behinds = LeftBehinds(config.node_id, real_work_dir(config))
     gpu_memory = GpuMemory(lambda: read_gpus(config.discovery), work_dir=real_work_dir(config))
 
     reader = NodeReader(config)
@@ -174,11 +176,12 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]]) -> Non
     def read() -> Inventory:
         claims = gpu_memory.claims()
         found = reader.read()
-        judgement = gpu_memory.judge(found.gpus, found.processes, claims)
+        gpus, left_findings = left_behinds.take_out(found.gpus)
+        judgement = gpu_memory.judge(gpus, found.processes, claims)
         engines = engine_offers(registry.offered(config), registry.missing(config), config)
         if refusal is not None:
             engines = [msgspec.structs.replace(offer, problem=refusal) for offer in engines]
-        findings = [*_of_node(config, judgement.findings), *found.findings]
+        findings = [*left_findings, *_of_node(config, judgement.findings), *found.findings]
         findings += own_certificate_findings(config, time.time())
         live = supervisor.live_records()
         findings += proof.look(live, found.ports, found.fabrics) + warning_findings(live, config.node_id)

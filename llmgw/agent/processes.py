@@ -19,9 +19,13 @@ from llmgw.agent.scopes import Scopes
 
 MARKER = "LLMGW_SHARD"
 WORK_DIR_MARKER = "LLMGW_WORK_DIR"
+# For an agent that works in another folder: whose engine it meets, and what that holds.
+NODE_MARKER = "LLMGW_NODE"
+GPUS_MARKER = "LLMGW_GPUS"
 # Engines that rename their processes through setproctitle wipe the environment block, and the marker with it;
 # this variable makes that library leave it alone (its README: "SPT_NOENV").
 KEEP_ENVIRONMENT = "SPT_NOENV"
+_MARKERS = frozenset(name.encode() for name in (MARKER, WORK_DIR_MARKER, NODE_MARKER, GPUS_MARKER))
 EXIT_POLL_S = 0.25
 
 
@@ -102,19 +106,24 @@ def is_alive(identity: ProcessIdentity) -> bool:
 
 def read_marker(pid: int) -> tuple[str, str] | None:
     """(shard id, work dir) that a process carries in its environment; None when it carries no marker."""
+    found = read_markers(pid)
+    return (found[MARKER], found[WORK_DIR_MARKER]) if found is not None else None
+
+
+def read_markers(pid: int) -> dict[str, str] | None:
+    """All that we put into a shard's environment, shard and work dir among it; None where those are not."""
     try:
         block = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return None  # gone, or somebody else's
-    shard = work_dir = None
-    for item in block.split(b"\0"):
-        if item.startswith(b"LLMGW_SHARD="):
-            shard = item.partition(b"=")[2]
-        elif item.startswith(b"LLMGW_WORK_DIR="):
-            work_dir = item.partition(b"=")[2]
-    if shard is None or work_dir is None:
+    if b"LLMGW_SHARD=" not in block:
         return None
-    return os.fsdecode(shard), os.fsdecode(work_dir)
+    found = {}
+    for item in block.split(b"\0"):
+        name, _, value = item.partition(b"=")
+        if name in _MARKERS:
+            found[name.decode()] = os.fsdecode(value)
+    return found if MARKER in found and WORK_DIR_MARKER in found else None
 
 
 def listens_for_another(address: str, port: int, shard_id: str, work_dir: str) -> bool:

@@ -57,6 +57,7 @@ class ShardHost:
     is told of transitions.
     """
 
+    node_id: str
     address: str
     work_dir: str
     store: SpecStore
@@ -304,6 +305,8 @@ class Shard:
             plan,
             shard_id=self.record.spec.shard_id,
             work_dir=self._host.work_dir,
+            node_id=self._host.node_id,
+            gpus=self.record.spec.gpus,
             folder=run_folder(self.folder),
             log=path,
             account=self._host.account,

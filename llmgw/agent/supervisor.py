@@ -102,6 +102,7 @@ class Supervisor:
             refusal=refusal,
         )
         self._host = ShardHost(
+            node_id=config.node_id,
             address=address,
             work_dir=self.work_dir,
             store=self._store,

@@ -268,7 +268,7 @@ def _penalise(fleet: Fleet, replica: Replica, reason: str, now: float, settings:
     if backoff is None or ran_long or backoff.profile_hash != replica.profile_hash:
         backoff = fleet.backoff[key] = Backoff(profile_hash=replica.profile_hash)
     backoff.failures += 1
-    backoff.reason = reason
+    backoff.reason, backoff.replica_id = reason, replica.replica_id
     # The first failure of a replica that had served is tried again at once; everything else waits.
     doublings = backoff.failures - (2 if replica.was_ready else 1)
     wait_s = (

@@ -276,6 +276,9 @@ class Backoff:
     failures: int = 0
     not_before: float = float("-inf")
     reason: str = ""
+    """How its last replica failed: the first rank that was heard of, and others that failed by themselves."""
+    replica_id: str = ""
+    """Of that replica: its last output is kept under it."""
     profile_hash: str = ""
 
 

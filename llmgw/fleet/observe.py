@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmgw.fleet.events import Event, node_event, replica_event
+from llmgw.fleet.events import REASON_CHARS_MAX, Event, node_event, replica_event
 from llmgw.fleet.model import (
     GONE,
     LOST,
@@ -211,7 +211,10 @@ def _take_status(fleet: Fleet, node: Node, held: HeldShard, now: float, *, regis
             # It was let go and is there all the same: its replica has failed by that, its GPUs are in use.
             node.disown(held.spec)
             return []
-        return _update(found[0], shard, held, now)
+        events = _update(found[0], shard, held, now)
+        if events and held.phase == "failed":
+            _also_failed(fleet, found[0], shard)
+        return events
     if not live:
         return _end_of_unknown(node, held) if end_is_news else []
     if not registering:
@@ -269,6 +272,16 @@ def _end_of_unknown(node: Node, held: HeldShard) -> list[Event]:
 
 def _end_of(shard: Shard) -> str:
     return f"rank {shard.spec.rank} on {shard.node_id}: {shard.ending}"
+
+
+def _also_failed(fleet: Fleet, replica: Replica, shard: Shard) -> None:
+    """The rank of a gang that is heard of first is seldom the culprit: why another failed is said beside it."""
+    backoff = fleet.backoff.get((replica.model, replica.profile))
+    if replica.state is not ReplicaState.FAILED or backoff is None or backoff.replica_id != replica.replica_id:
+        return
+    also = f"; rank {shard.spec.rank} on {shard.node_id}: {shard.ending}"
+    if len(backoff.reason) + len(also) <= REASON_CHARS_MAX:
+        backoff.reason += also
 
 
 def _meet(fleet: Fleet, node: Node, held: HeldShard, now: float) -> list[Event]:

@@ -192,7 +192,7 @@ def _replacements(sets: Sets, now: float, new_id: NewId) -> list[Action]:
         return []
     actions: list[Action] = []
     room: Room | None = None
-    moving = _models_in_motion(sets)
+    moving = models_in_motion(sets)
     leaving = [replica for replica in (*sets.starting, *sets.serving) if sets.leaving(replica) is not None]
     order = {replica_id: at for at, replica_id in enumerate(fleet.replicas)} if leaving else {}
     for replica in sorted(leaving, key=lambda item: (item.created_at, order[item.replica_id])):
@@ -203,17 +203,13 @@ def _replacements(sets: Sets, now: float, new_id: NewId) -> list[Action]:
         if found is None:
             continue  # not wanted at all: `_counts` drains it
         profile = found[1]
-        forced = any(
-            (node := fleet.nodes.get(node_id)) is not None and node.draining and node.drain_forced
-            for node_id in replica.node_ids
-        )
         replacement = sets.replacement_of(replica)
         if replica.state is ReplicaState.STARTING:
             # It serves nobody yet: starting it anew elsewhere costs less than waiting for it.
             actions.append(StopReplica(replica.replica_id, reason))
         elif replacement is not None and replacement.state is ReplicaState.READY:
             actions.append(DrainReplica(replica.replica_id, f"{reason}; replaced by {replacement.replica_id}"))
-        elif forced:
+        elif forced(fleet, replica):
             actions.append(DrainReplica(replica.replica_id, f"{reason} (forced)"))
         elif replacement is None and replica.model not in moving:
             if sets.surplus_of(replica.model, profile) > 0:
@@ -267,7 +263,8 @@ def _counts(sets: Sets, now: float, new_id: NewId) -> list[Action]:
     return actions
 
 
-def _models_in_motion(sets: Sets) -> set[str]:
+def models_in_motion(sets: Sets) -> set[str]:
+    """Models of which a replica is being moved: the next one of them waits (invariant 7)."""
     moving = {replica.model for replica in sets.draining}
     for replica in sets.fleet.replicas.values():
         if replica.live and replica.replaces is not None:
@@ -275,6 +272,14 @@ def _models_in_motion(sets: Sets) -> set[str]:
             if original is not None and original.live and sets.leaving(original) is not None:
                 moving.add(replica.model)
     return moving
+
+
+def forced(fleet: Fleet, replica: Replica) -> bool:
+    """True when a node of it is drained by force: it waits for no replacement."""
+    return any(
+        (node := fleet.nodes.get(node_id)) is not None and node.draining and node.drain_forced
+        for node_id in replica.node_ids
+    )
 
 
 def _end(replica: Replica, reason: str) -> Action:

@@ -64,6 +64,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     drain_left: list[str] = []
     """While draining: what cannot be moved, a sentence each."""
+    drain_waits: list[str] = []
+    """While draining: what else is still there, and what it waits for, a sentence each."""
     last_heard_s: float | None = None
     """Seconds since the agent's last message."""
     certificate_expires_at: float | None = None
@@ -102,7 +104,7 @@ class ProfileView(msgspec.Struct, frozen=True, kw_only=True):
     starting: int = 0
     failed: int = 0
     reason: str | None = None
-    """Why fewer than wanted are ready, in one sentence; None when all are."""
+    """Why fewer than wanted are ready, or that some must be replaced and why they are not yet; else None."""
 
 
 class ModelView(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from llmgw.messages.agent import (
     Renewed,
     Report,
 )
+from llmgw.messages.clip import clip
 from llmgw.pki.errors import PkiError
 from llmgw.pki.peer import Peer, peer_from_der
 from llmgw.pki.renewal import Renewer
@@ -88,7 +89,7 @@ class AgentsApi:
         )
 
     async def _register(self, request: Request, peer: Peer) -> msgspec.Struct:
-        message = await self._read(request, Register)
+        message = clip(await self._read(request, Register))
         if message.node_id != peer.node_id:
             raise HubError(
                 403,
@@ -111,7 +112,7 @@ class AgentsApi:
         return Commands(commands=await self._hub.poll(message.session, message.acked, POLL_WAIT_S))
 
     async def _report(self, request: Request, peer: Peer) -> msgspec.Struct:
-        message = await self._read(request, Report)
+        message = clip(await self._read(request, Report))
         self._check_session(message.session, peer)
         if message.inventory is not None:
             _check_inventory(message.inventory)

@@ -222,10 +222,12 @@ class Backend:
             raise AdminError(409, "bad_catalog", str(error)) from None
         if number is None:
             return Done(message=f"{name} has {replicas} already")
+        # What runs is looked at before anything follows from the change: what cannot follow is a warning.
+        self._hub.turn()
         warnings = [
             p.summary
             for p in self.explain(found.name).profiles
-            if p.name == which.name and not p.feasible and replicas
+            if p.name == which.name and len(p.placed) < p.wanted
         ]
         return Done(message=f"{note} (catalog revision {number})", warnings=warnings)
 
@@ -245,8 +247,13 @@ class Backend:
         await self._committed(undo=lambda: self._store.put_cordoned(node_id, was, self._now()))
         if node.cordoned != cordoned:
             self._hub.set_cordon(node_id, cordoned, by)
-        word = "takes no new shards; what runs there stays" if cordoned else "takes new shards again"
-        return Done(message=f"{node_id} {word}")
+        if cordoned:
+            return Done(message=f"{node_id} takes no new shards; what runs there stays")
+        if node.draining:
+            return Done(
+                message=f"{node_id} is not cordoned any more; it takes no new shards, since it is draining"
+            )
+        return Done(message=f"{node_id} takes new shards again")
 
     async def drain(self, node_id: str, *, force: bool, by: str) -> Done:
         """Move everything off a node."""
@@ -254,11 +261,11 @@ class Backend:
         await self._put_draining(node, True, force)
         self._hub.set_drain(node_id, True, force, by)
         self._hub.turn()
-        left = next(view.drain_left for view in self.nodes() if view.node_id == node_id)
-        if not self._hub.fleet.shards_on(node_id):
+        view = next(view for view in self.nodes() if view.node_id == node_id)
+        if not view.replicas:
             return Done(message=f"{node_id} is drained: nothing runs there")
-        there = {replica.replica_id for replica, _ in self._hub.fleet.shards_on(node.node_id)}
-        return Done(message=f"{node_id} is draining: {len(there)} replicas to move", warnings=left)
+        count = "1 replica" if len(view.replicas) == 1 else f"{len(view.replicas)} replicas"
+        return Done(message=f"{node_id} is draining: {count} to move", warnings=view.drain_left)
 
     async def undrain(self, node_id: str, *, by: str) -> Done:
         """End a drain."""
@@ -266,29 +273,39 @@ class Backend:
         await self._put_draining(node, False, False)
         if node.draining:
             self._hub.set_drain(node_id, False, False, by)
-        return Done(
-            message=f"{node_id} takes new shards again" + ("; it is still cordoned" if node.cordoned else "")
-        )
+        if node.cordoned:
+            return Done(
+                message=f"{node_id} is not drained any more; it takes no new shards, since it is cordoned"
+            )
+        return Done(message=f"{node_id} takes new shards again")
 
     async def remove_node(self, node_id: str, *, by: str) -> Done:
-        """Forget a node. One that serves must be drained first."""
+        """Forget a node that is not there any more, with its flags; what it may hold is rebuilt elsewhere.
+
+        Raises AdminError 409 for one that is there: its agent would join again at once, and without the drain
+        that may have emptied it be given new shards.
+        """
         node = self._node(node_id)
         shards = self._hub.fleet.shards_on(node_id)
         if node.state in (NodeState.READY, NodeState.UNREACHABLE) and shards:
+            count = "1 shard" if len(shards) == 1 else f"{len(shards)} shards"
+            raise AdminError(
+                409, "serving", f"{node_id} is {node.state} and holds {count}; `llmgw ctl drain {node_id}` first"
+            )
+        if node.state is NodeState.READY:
             raise AdminError(
                 409,
-                "serving",
-                f"{node_id} is {node.state} and holds {len(shards)} shards; `llmgw ctl drain {node_id}` first",
+                "still-there",
+                f"{node_id} is ready: its agent would join again at once; stop the agent there, or "
+                f"`llmgw ctl cert revoke {node_id}`, and remove the node when it is not heard any more "
+                f"({self._hub.settings.lost_after_s:.0f} s later)",
             )
-        self._store.remove_node(node_id)
-        await self._committed()
+        try:
+            await self._store.remove_node(node_id)
+        except StoreError as error:
+            raise AdminError(503, "store", f"nothing was changed, since it cannot be stored: {error}") from None
         self._hub.remove_node(node_id, by)
-        warnings = []
-        if node.state is NodeState.READY:
-            warnings.append(
-                f"its agent still runs and will join again; stop it, or `llmgw ctl cert revoke {node_id}`"
-            )
-        return Done(message=f"{node_id} is removed; its history stays", warnings=warnings)
+        return Done(message=f"{node_id} is removed; its history stays")
 
     # Tokens.
 
@@ -328,7 +345,7 @@ class Backend:
     # Inside.
 
     def _findings(self) -> list[Finding]:
-        return [*self._store.findings(), *self._hub.findings(), *self._problems()]
+        return [*self._store.findings(), *self.catalog.findings(), *self._hub.findings(), *self._problems()]
 
     def _now(self) -> float:
         return self._hub.clock.wall()
@@ -338,15 +355,13 @@ class Backend:
         self._store.put_draining(node.node_id, draining, self._now(), force=force)
         await self._committed(undo=lambda: self._store.put_draining(node.node_id, was, self._now(), force=forced))
 
-    async def _committed(self, *, undo: Callable[[], None] | None = None) -> None:
+    async def _committed(self, *, undo: Callable[[], None]) -> None:
         """Wait until what was put is stored. What cannot be stored now would be later, behind the operator's
         back, and rule after the next start: `undo` is put behind it then.
         """
         try:
             await self._store.flush(timeout_s=CHANGE_WAIT_S)
         except StoreError as error:
-            if undo is None:
-                raise AdminError(503, "store", str(error)) from None
             undo()
             raise AdminError(503, "store", f"nothing was changed, since it cannot be stored: {error}") from None
 

@@ -21,6 +21,7 @@ from llmgw.messages.admin import (
     CatalogView,
     PlanCatalog,
 )
+from llmgw.messages.findings import Finding
 from llmgw.messages.routes import RouteEndpoint
 from llmgw.server.admin.backend import AdminError
 from llmgw.server.catalogs import CatalogError, static_endpoints
@@ -49,6 +50,8 @@ class CatalogOwner:
         aside: Callable[..., Awaitable[Any]] = asyncio.to_thread,
     ) -> None:
         self.revision = revision
+        self.taken_back: str | None = None
+        """What history says of the ruling revision when the server made it by itself: a rollout was stopped."""
         self._hub = hub
         self._store = store
         self._config_path = config_path
@@ -59,6 +62,21 @@ class CatalogOwner:
         self._reckoning = asyncio.Lock()
 
     # Reading.
+
+    def findings(self) -> list[Finding]:
+        """That a rollout was taken back, until the next revision."""
+        if self.taken_back is None:
+            return []
+        return [
+            Finding(
+                check="rollout-taken-back",
+                severity="warning",
+                where=f"catalog revision {self.revision}",
+                what=f"revision {self.revision} was made by the server itself: {self.taken_back}",
+                why="the old form goes on serving, and what was applied does not rule",
+                remedy="`llmgw ctl catalog show` has what rules; mend the profile and `llmgw ctl apply` it again",
+            )
+        ]
 
     async def view(self, number: int | None) -> CatalogView:
         """A revision with its content; None is the ruling one. Raises AdminError 404."""
@@ -149,6 +167,7 @@ class CatalogOwner:
         except StoreError as error:
             raise AdminError(503, "store", str(error)) from None
         self.revision = number
+        self.taken_back = None
         event = Event("catalog", f"revision {number}", "applied", f"{note}, by {by}" if note else f"by {by}")
         self._hub.set_catalog(catalog, static, event)
         return number

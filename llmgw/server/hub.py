@@ -50,6 +50,7 @@ from llmgw.server.request_tally import RequestTally
 from llmgw.server.route_tables import RouteTables
 from llmgw.server.seams import Clock, Ids, Memory
 from llmgw.server.sessions import Sessions
+from llmgw.server.troubles import gpus_gone, troubles
 from llmgw.server.turns import Turns
 
 log = structlog.get_logger("hub")
@@ -296,11 +297,13 @@ class Hub:
     def findings(self) -> list[Finding]:
         """What is wrong with the fleet as a whole."""
         of_nodes = [finding for node in self.fleet.nodes.values() for finding in self.node_findings(node)]
-        return [*of_nodes, *fleet_findings(self.fleet)]
+        of_fleet = troubles(self.fleet, self.catalog, self.clock.monotonic())
+        return [*of_fleet, *of_nodes, *fleet_findings(self.fleet)]
 
     def node_findings(self, node: Node) -> list[Finding]:
         """What is wrong with a node, by its own account and by ours."""
-        return node_findings(node, self.clones.sentence(node.node_id, self.clock.monotonic()))
+        clone = self.clones.sentence(node.node_id, self.clock.monotonic())
+        return [*gpus_gone(self.fleet, node), *node_findings(node, clone)]
 
     # Inside.
 

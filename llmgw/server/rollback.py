@@ -28,7 +28,10 @@ async def roll_back(owner: CatalogOwner, store: StoreInterface, stopped: StopRol
 
     note = f"rollback of {stopped.model}/{stopped.profile}: {stopped.reason}"
     # Nothing that serves is stopped by it: the old form is what serves.
-    return await owner.change(edit, "llmgw", note[:500], confirmed=True)
+    number = await owner.change(edit, "llmgw", note[:500], confirmed=True)
+    if number is not None and number == owner.revision:
+        owner.taken_back = note[:500]
+    return number
 
 
 async def _model_with(store: StoreInterface, stopped: StopRollout) -> CatalogModel | None:

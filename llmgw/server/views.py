@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from llmgw.config.addresses import join_host_port
 from llmgw.config.catalog import CatalogModel, Profile
 from llmgw.fleet.model import Fleet, Node, NodeState, Replica, ReplicaState, Shard
+from llmgw.fleet.moves import Move, moves, retry_of
 from llmgw.fleet.placement import Room, Wanted, place
 from llmgw.fleet.reconcile import backoff_of
 from llmgw.fleet.routes import endpoint_of
-from llmgw.fleet.sets import leaving_reason, replacement_of
 from llmgw.messages.admin import (
     ExplainProfile,
     ExplainView,
@@ -23,10 +25,16 @@ from llmgw.messages.admin import (
 from llmgw.server.hub import Hub
 
 
+def moves_of(hub: Hub) -> dict[str, Move]:
+    """Replicas that must be replaced though they are healthy, and what each waits for."""
+    return moves(hub.fleet, hub.catalog, hub.clock.monotonic())
+
+
 def replica_views(hub: Hub) -> list[ReplicaView]:
     """Every replica, by model and then age."""
     replicas = sorted(hub.fleet.replicas.values(), key=lambda r: (r.model, r.created_at, r.replica_id))
-    return [_replica(hub, replica) for replica in replicas]
+    moving = moves_of(hub)
+    return [_replica(hub, replica, moving.get(replica.replica_id)) for replica in replicas]
 
 
 def node_views(hub: Hub) -> list[NodeView]:
@@ -37,8 +45,9 @@ def node_views(hub: Hub) -> list[NodeView]:
         for shard in replica.shards.values():
             if not shard.over:
                 there.setdefault(shard.node_id, set()).add(replica.replica_id)
+    moving = moves_of(hub)
     return [
-        _node(hub, node, used.get(node.node_id, set()), there.get(node.node_id, set()))
+        _node(hub, node, used.get(node.node_id, set()), there.get(node.node_id, set()), moving)
         for node in _sorted_nodes(hub.fleet)
     ]
 
@@ -76,7 +85,7 @@ def fabric_views(hub: Hub) -> list[FabricView]:
 
 def model_views(hub: Hub) -> list[ModelView]:
     """Every model of the catalog, by name."""
-    room = Room.of(hub.fleet)
+    room, moving = Room.of(hub.fleet), moves_of(hub)
     return [
         ModelView(
             name=model.name,
@@ -84,7 +93,7 @@ def model_views(hub: Hub) -> list[ModelView]:
             source=model.source,
             task=model.task,
             static_endpoints=[endpoint.url for endpoint in model.endpoints],
-            profiles=[_profile(hub, model, profile, room) for profile in model.profiles],
+            profiles=[_profile(hub, model, profile, room, moving) for profile in model.profiles],
             endpoints_ready=sum(
                 len(route.endpoints)
                 for route in (hub.table.models if hub.table else ())
@@ -97,41 +106,34 @@ def model_views(hub: Hub) -> list[ModelView]:
 
 def explain_view(hub: Hub, model: CatalogModel) -> ExplainView:
     """Why the model's replicas run where they do, or why they do not: placement's own filters, tallied."""
+    room, moving = Room.of(hub.fleet), moves_of(hub)
     return ExplainView(
-        model=model.name, profiles=[_explain(hub, model, p, Room.of(hub.fleet)) for p in model.profiles]
+        model=model.name, profiles=[_explain(hub, model, profile, room, moving) for profile in model.profiles]
     )
 
 
-def drain_left(hub: Hub, node: Node) -> list[str]:
-    """While a node drains: what is still there and why, a sentence each."""
-    if not node.draining:
-        return []
-    left = []
-    for replica, _ in hub.fleet.shards_on(node.node_id):
-        if replica.state is ReplicaState.DRAINING:
-            left.append(f"{replica.replica_id} is running out its requests")
-        elif not replica.live:
-            left.append(f"{replica.replica_id} is being stopped")
-        elif (other := replacement_of(hub.fleet, replica)) is not None:
-            left.append(f"{replica.replica_id} waits until its replacement {other.replica_id} is ready")
-        else:
-            found = hub.catalog.find(replica.model, replica.profile)
-            verdict = (
-                place(hub.fleet, Wanted(replica.model, found[1]), Room.of(hub.fleet))
-                if found is not None
-                else None
-            )
-            if verdict is not None and verdict.seats is None:
-                left.append(
-                    f"{replica.replica_id} is left serving, since nothing else can take it: {verdict.reason}"
-                )
+def drain_progress(hub: Hub, node: Node, moving: Mapping[str, Move]) -> tuple[list[str], list[str]]:
+    """While a node drains: what cannot be moved and why, and what else is still there; a sentence each."""
+    left: list[str] = []
+    waits: list[str] = []
+    if node.draining:
+        for replica, _ in hub.fleet.shards_on(node.node_id):
+            move = moving.get(replica.replica_id)
+            if replica.state is ReplicaState.DRAINING:
+                waits.append(f"{replica.replica_id}: its requests run out")
+            elif not replica.live:
+                silent = "" if node.offered else f", which waits until {node.node_id} is heard again"
+                waits.append(f"{replica.replica_id}: it is being stopped{silent}")
+            elif move is not None:
+                (left if move.stuck else waits).append(f"{replica.replica_id}: {move.waits}")
             else:
-                left.append(f"{replica.replica_id} waits for its turn")
-    return left
+                waits.append(f"{replica.replica_id}: it waits until all of it is known")
+    return left, waits
 
 
-def _node(hub: Hub, node: Node, used: set[str], replicas: set[str]) -> NodeView:
+def _node(hub: Hub, node: Node, used: set[str], replicas: set[str], moving: Mapping[str, Move]) -> NodeView:
     now = hub.clock.monotonic()
+    left, waits = drain_progress(hub, node, moving)
     heard = now - node.last_heard
     return NodeView(
         node_id=node.node_id,
@@ -141,7 +143,8 @@ def _node(hub: Hub, node: Node, used: set[str], replicas: set[str]) -> NodeView:
         version=node.version or None,
         cordoned=node.cordoned,
         draining=node.draining,
-        drain_left=drain_left(hub, node),
+        drain_left=left,
+        drain_waits=waits,
         last_heard_s=round(max(0.0, heard), 1) if heard < 1e9 else None,
         certificate_expires_at=node.certificate_expires_at,
         gpus=node.gpus,
@@ -156,7 +159,7 @@ def _node(hub: Hub, node: Node, used: set[str], replicas: set[str]) -> NodeView:
     )
 
 
-def _replica(hub: Hub, replica: Replica) -> ReplicaView:
+def _replica(hub: Hub, replica: Replica, move: Move | None) -> ReplicaView:
     fleet = hub.fleet
     leader = replica.leader
     node = fleet.nodes.get(leader.node_id) if leader is not None else None
@@ -180,16 +183,15 @@ def _replica(hub: Hub, replica: Replica) -> ReplicaView:
         routed=endpoint_of(fleet, replica) is not None,
         outdated=found is None or found[0].profile_hashes[replica.profile] != replica.profile_hash,
         replaces=replica.replaces,
-        reason=_why(hub, replica),
+        reason=_why(replica, move),
         in_flight=sum(router.in_flight.get(replica.replica_id, 0) for router in fleet.routers.values()),
         shards=[_shard(fleet, shard) for _, shard in sorted(replica.shards.items())],
     )
 
 
-def _why(hub: Hub, replica: Replica) -> str | None:
-    reason = leaving_reason(hub.fleet, hub.catalog, replica) if replica.live else None
-    if reason is not None:
-        return f"{reason}; waits for its replacement"
+def _why(replica: Replica, move: Move | None) -> str | None:
+    if move is not None:
+        return move.sentence
     if replica.suspended is not None:
         return f"out of the rotation: {replica.suspended}"
     # That it is ready says it all; a reason is for what is not as it should be.
@@ -213,13 +215,17 @@ def _shard(fleet: Fleet, shard: Shard) -> ShardView:
     )
 
 
-def _profile(hub: Hub, model: CatalogModel, profile: Profile, room: Room) -> ProfileView:
-    states = [
-        replica.state
+def _profile(
+    hub: Hub, model: CatalogModel, profile: Profile, room: Room, moving: Mapping[str, Move]
+) -> ProfileView:
+    replicas = [
+        replica
         for replica in hub.fleet.replicas.values()
         if (replica.model, replica.profile) == (model.name, profile.name)
     ]
+    states = [replica.state for replica in replicas]
     ready = states.count(ReplicaState.READY)
+    as_wanted = ready >= profile.replicas and not any(replica.replica_id in moving for replica in replicas)
     return ProfileView(
         name=profile.name,
         engine=profile.engine,
@@ -229,11 +235,13 @@ def _profile(hub: Hub, model: CatalogModel, profile: Profile, room: Room) -> Pro
         ready=ready,
         starting=states.count(ReplicaState.STARTING),
         failed=states.count(ReplicaState.FAILED),
-        reason=None if ready >= profile.replicas else _explain(hub, model, profile, room).summary,
+        reason=None if as_wanted else _explain(hub, model, profile, room, moving).summary,
     )
 
 
-def _explain(hub: Hub, model: CatalogModel, profile: Profile, room: Room) -> ExplainProfile:
+def _explain(
+    hub: Hub, model: CatalogModel, profile: Profile, room: Room, moving: Mapping[str, Move]
+) -> ExplainProfile:
     fleet = hub.fleet
     replicas = [r for r in fleet.replicas.values() if (r.model, r.profile) == (model.name, profile.name)]
     ready = sum(1 for replica in replicas if replica.state is ReplicaState.READY)
@@ -242,16 +250,14 @@ def _explain(hub: Hub, model: CatalogModel, profile: Profile, room: Room) -> Exp
     backoff = backoff_of(fleet, model, profile)
     wait_s = backoff.not_before - hub.clock.monotonic() if backoff is not None else 0.0
     if ready >= profile.replicas:
-        summary = f"{ready} of {profile.replicas} wanted are ready"
+        summary = f"{ready} of {profile.replicas} wanted are ready" + _to_replace(replicas, moving)
     elif fleet.settling:
         summary = "the server has just started and waits for its nodes before it places anything"
     elif live >= profile.replicas:
-        summary = f"{ready} of {profile.replicas} wanted are ready, {live - ready} are starting"
+        starting = "1 is" if live - ready == 1 else f"{live - ready} are"
+        summary = f"{ready} of {profile.replicas} wanted are ready, {starting} starting"
     elif wait_s > 0 and backoff is not None:
-        summary = (
-            f"tried again in {wait_s:.0f} s after {backoff.failures} "
-            f"{'failure' if backoff.failures == 1 else 'failures'}, the last: {backoff.reason}"
-        )
+        summary = retry_of(backoff, hub.clock.monotonic())
     elif verdict.seats is None:
         summary = f"cannot be placed: {verdict.reason}"
     else:
@@ -274,6 +280,21 @@ def _explain(hub: Hub, model: CatalogModel, profile: Profile, room: Room) -> Exp
         retry_in_s=round(wait_s, 1) if wait_s > 0 else None,
         last_failure=backoff.reason if backoff is not None else None,
     )
+
+
+def _to_replace(replicas: list[Replica], moving: Mapping[str, Move]) -> str:
+    """What is said of ready replicas that must be replaced: the one that cannot be comes first."""
+    found = sorted(
+        (move for replica in replicas if (move := moving.get(replica.replica_id))),
+        key=lambda move: not move.stuck,
+    )
+    if not found:
+        return ""
+    return f"; to be replaced {_are(len(found))}: {found[0].replica_id}: {found[0].sentence}"
+
+
+def _are(count: int) -> str:
+    return f"is {count}" if count == 1 else f"are {count}"
 
 
 def _unusable(node: Node, name: str) -> str:

@@ -477,3 +477,31 @@ def test_waits_double_up_to_the_longest_and_are_jittered() -> None:
     assert all(15 <= wait <= 30 for wait in waits[5:])
     backoff.reset()
     assert backoff.next_s() <= 1
+
+
+def test_an_agent_that_is_ended_in_the_moment_in_which_its_session_ends_does_end() -> None:
+    class Stopping(ScriptedServer):
+        """A server that stops: it ends the session, and its connections take a moment to close."""
+
+        closing: asyncio.Event
+
+        async def call(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+            if path.endswith("report"):
+                return 410, msgspec.json.encode(Refusal(code="session", message="register again"))
+            try:
+                return await super().call(path, body, timeout_s)
+            finally:
+                if path.endswith("poll"):
+                    self.closing.set()
+                    await asyncio.sleep(0.1)
+
+    async def test(it: Conversation) -> None:
+        it.loop._transport = server = Stopping()
+        server.closing = asyncio.Event()
+        running = asyncio.create_task(it.loop.run())
+        await server.closing.wait()
+        running.cancel()
+        done, _ = await asyncio.wait({running}, timeout=60)
+        assert done, "it goes on"
+
+    converse(test)

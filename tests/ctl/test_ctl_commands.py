@@ -51,6 +51,17 @@ def test_json_is_exactly_what_the_api_answers(
     assert done.stderr == ""
 
 
+def test_a_profile_that_lacks_replicas_is_named_below_those_that_are_there(
+    served: ServedAdmin, backend: ScriptedBackend, tmp_path: Path
+) -> None:
+    lacking = "chat-small/default: 0 of 2 ready: no node has a free GPU"
+    assert lacking in ctl("replicas", home=tmp_path, served=served).stdout.splitlines()
+    assert lacking not in ctl("replicas", "--model", "chat", home=tmp_path, served=served).stdout
+    backend.replicas_known = []
+    alone = ctl("replicas", home=tmp_path, served=served).stdout
+    assert alone == f"there are no replicas\n\n{lacking}\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
@@ -158,15 +169,16 @@ def test_a_node_shows_how_long_its_certificate_holds_and_warns_before_it_ends(
         (["logs", ""], "'' is not a name"),
         (["nodes", "node99"], "there is no node 'node99'; known: node01, node02"),
         (["cordon", "node99"], "known: node01, node02"),
-        (["cordon", "a/b"], "there is no route"),
+        (["cordon", "a/b"], "'a/b' is not a node id: lower-case letters"),
+        (["drain", "Node01"], "'Node01' is not a node id"),
         (["replicas", "--model", "nothing"], "known: chat-small"),
         (["explain", "nothing"], "there is no model 'nothing'"),
         (["history", "--kind", "nothing"], "known: replica, node"),
         (["token", "create", "a b"], "token name"),
         (["token", "create", "\udcff"], "not text"),
         (["history", "--subject", "\udcff"], "not text"),
-        (["nodes", "\udcff"], "is not a name"),
-        (["node", "remove", "..", "--yes"], "'..' is not a name"),
+        (["nodes", "\udcff"], "is not a node id"),
+        (["node", "remove", "..", "--yes"], "'..' is not a node id"),
         (["catalog", "show", "9"], "the catalog never had a revision 9; there are 1 to 2"),
         (["apply", "nothing.yaml", "--yes"], "nothing.yaml: there is no such file"),
         (["scale", "\udcff", "1"], "there is no model"),

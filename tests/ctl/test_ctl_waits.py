@@ -15,6 +15,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from llmgw.cli.ctl.nodes import STUCK_LOOKS
+from llmgw.messages.admin import NodeView
 from tests.ctl.run_ctl import PROGRAM, ctl, environment
 from tests.ctl.scripted import ScriptedBackend, ServedAdmin, node
 
@@ -133,6 +135,39 @@ def test_a_drain_is_waited_for_until_nothing_is_left(
     backend.nodes_known = [node("node01", draining=True, replicas=[])]
     assert draining.err.get(timeout=WAIT_S).startswith("node01 is empty after")
     draining.ends_with(0)
+
+
+def test_a_drain_is_waited_for_as_long_as_anything_goes_on(
+    backend: ScriptedBackend, run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One cannot be moved, the other is under way: nothing is over before both are as they will stay.
+    there = node(
+        "node01",
+        draining=True,
+        replicas=["a", "b"],
+        drain_left=["a: no fabric has room"],
+        drain_waits=["b: it waits until its replacement c is ready"],
+    )
+    looks = 0
+
+    def nodes() -> list[NodeView]:
+        nonlocal looks
+        looks += 1
+        return backend.nodes_known
+
+    backend.nodes_known = [there]
+    monkeypatch.setattr(backend, "nodes", nodes)
+    draining = run("drain", "node01", "--wait")
+    assert draining.err.get(timeout=WAIT_S) == "node01: 2 left: a, b"
+    deadline = time.monotonic() + WAIT_S
+    while looks < 2 * STUCK_LOOKS and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert draining.process.poll() is None
+    assert draining.err.empty()
+    backend.nodes_known = [msgspec.structs.replace(there, replicas=["a"], drain_waits=[])]
+    draining.ends_with(1)
+    assert draining.err.get(timeout=WAIT_S) == "node01: 1 left: a"
+    assert "node01 cannot be emptied: a: no fabric has room" in draining.err.get(timeout=WAIT_S)
 
 
 def test_a_drain_that_cannot_go_on_says_why(backend: ScriptedBackend, run: Callable[..., Running]) -> None:

@@ -311,3 +311,20 @@ def test_a_heartbeat_is_held_to_what_a_registration_is(fleet: RunningFleet) -> N
         refused = machine.say("report", {"session": session, "inventory": inventory})
         assert refused.status_code == 400
         assert words in refused.json()["message"]
+
+
+def test_what_an_agent_says_without_end_is_cut_where_it_enters(fleet: RunningFleet) -> None:
+    machine = Machine(fleet, "node05")
+    long = "x" * 1_000_000
+    finding = {"check": "long", "severity": "warning", "where": "node05", "what": long}
+    inventory = {"findings": [finding]}
+
+    def told() -> int:
+        return max(len(each["what"]) for each in fleet.node("node05")["findings"] if each["check"] == "long")
+
+    registered = machine.register(instance="four", instance_started_at=10.0, inventory=inventory)
+    assert registered.status_code == 200, registered.text
+    assert told() == 2000
+    reported = machine.say("report", {"session": registered.json()["session"], "inventory": inventory})
+    assert reported.status_code == 200, reported.text
+    assert told() == 2000

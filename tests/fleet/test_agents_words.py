@@ -10,6 +10,7 @@ import pytest
 
 from llmgw.fleet.events import REASON_CHARS_MAX, node_event
 from llmgw.messages.agent import Register, Report
+from llmgw.messages.clip import clip
 
 SPEC = {
     "shard_id": "a.0",
@@ -63,3 +64,49 @@ def test_names_that_draw_on_terminals_and_numbers_beyond_64_bits_are_refused(cha
 
 def test_history_keeps_a_sentence_of_an_agent_that_says_a_megabyte() -> None:
     assert len(node_event("node01", "gpu unusable", "r" * 1_000_000).reason) == REASON_CHARS_MAX
+
+
+def test_text_without_end_is_cut_where_it_enters_and_nothing_else_is_changed() -> None:
+    long = "x" * 1_000_000
+    finding = {"check": "c", "severity": "error", "where": "GPU 0", "what": long, "remedy": long}
+    message = msgspec.json.decode(
+        registration(
+            inventory={
+                "gpus": [{"index": 0, "uuid": "GPU-0", "name": long, "usable": False, "reason": long}],
+                "ports": [{"adapter": "mlx5_0", "port": 1, "rate_text": long}],
+                "fabrics": [{"name": "ib-a", "adapters": [long] * 1000, "reason": long}],
+                "engines": [{"name": "sim", "problem": long}],
+                "findings": [finding],
+            },
+            held=[
+                {
+                    "spec": SPEC,
+                    "phase": "failed",
+                    "reason": long,
+                    "output_tail": ["first", long, "last"],
+                    "progress": {"what": long},
+                }
+            ],
+        ),
+        type=Register,
+    )
+    kept = clip(message)
+    assert len(msgspec.json.encode(kept)) < 600_000
+    gpu = kept.inventory.gpus[0]
+    assert (len(gpu.name), gpu.name[-1], len(str(gpu.reason)), gpu.uuid) == (2000, "…", 2000, "GPU-0")
+    assert len(kept.inventory.findings[0].what) == len(kept.inventory.findings[0].remedy) == 2000
+    assert kept.inventory.findings[0].where == "GPU 0"
+    assert len(str(kept.inventory.ports[0].rate_text)) == len(str(kept.inventory.engines[0].problem)) == 2000
+    assert len(kept.inventory.fabrics[0].adapters) == 256
+    held = kept.held[0]
+    assert len(str(held.reason)) == 2000
+    assert held.progress is not None
+    assert len(held.progress.what) == 2000
+    assert (held.output_tail[-1], len(held.output_tail), held.spec) == ("last", 2, message.held[0].spec)
+
+
+def test_an_ordinary_message_is_taken_as_it_is() -> None:
+    message = msgspec.json.decode(registration(), type=Register)
+    assert clip(message) is message
+    report = Report(session="s", inventory=message.inventory)
+    assert clip(report) is report

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from llmgw.fleet.model import NodeState
 from llmgw.server import backend
 from llmgw.server.admin_file import write_admin_file
 from llmgw.server.store.errors import StoreError
@@ -53,6 +54,31 @@ def test_a_change_that_was_refused_does_not_rule_later(tmp_path: Path, verb: str
         store = await Store.open(tmp_path / "state", NOW)
         kept = store.nodes()["n1"]
         assert (kept.cordoned, kept.draining) == (False, False)
+        await store.close()
+
+    asyncio.run(next_life())
+
+
+def test_a_removal_that_was_refused_does_not_happen_later(tmp_path: Path) -> None:
+    async def body(made: Plane) -> None:
+        made.store.put_node("n1", NOW)
+        made.store.put_cordoned("n1", True, NOW)
+        await made.store.flush()
+        node = made.hub.fleet.nodes["n1"]
+        node.state, node.session = NodeState.LOST, None
+        put_away(tmp_path)
+        message = await made.refused(await made.delete("nodes/n1"), 503, "store")
+        assert "nothing was changed" in message
+        put_back(tmp_path)
+        await made.store.flush()
+        assert made.hub.fleet.nodes["n1"] is node
+        assert made.store.nodes()["n1"].cordoned
+
+    run(tmp_path, body)
+
+    async def next_life() -> None:
+        store = await Store.open(tmp_path / "state", NOW)
+        assert store.nodes()["n1"].cordoned
         await store.close()
 
     asyncio.run(next_life())

@@ -42,6 +42,9 @@ class Plane:
     async def post(self, path: str, **body: Any) -> httpx.Response:
         return await self._client.post(f"/api/v1/{path}", json=body)
 
+    async def delete(self, path: str) -> httpx.Response:
+        return await self._client.delete(f"/api/v1/{path}")
+
     async def get(self, path: str) -> Any:
         return (await self._client.get(f"/api/v1/{path}")).json()
 
@@ -95,20 +98,6 @@ def ready_fleet(catalog: Catalog) -> Fleet:
 
 
 Test = Callable[[Plane], Coroutine[Any, Any, None]]
-
-
-@pytest.fixture
-def with_plane(tmp_path: Path) -> Callable[[Test], None]:
-    """Runs a test's body with a plane, under a deadline."""
-
-    def run(body: Test) -> None:
-        async def main() -> None:
-            async with plane(tmp_path / "state") as made:
-                await asyncio.wait_for(body(made), 20.0)
-
-        asyncio.run(main())
-
-    return run
 
 
 def test_an_apply_is_a_numbered_revision_with_who_when_and_why(with_plane: Callable[[Test], None]) -> None:

@@ -6,6 +6,7 @@ the system's store or by the authority that was named, never not at all.
 
 from __future__ import annotations
 
+import re
 import ssl
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -131,6 +132,18 @@ def segment(name: str) -> str:
     if name in ("", ".", "..") or not name.isprintable():
         raise NoNameError(f"{name!r} is not a name")
     return quote(name, safe="")
+
+
+def node_segment(name: str) -> str:
+    """A node id as one part of a path. Raises NoNameError for what is none, such as a name with a slash."""
+    from llmgw.messages.agent import NODE_ID_PATTERN
+
+    if not re.fullmatch(NODE_ID_PATTERN, name):
+        raise NoNameError(
+            f"{name[:80]!r} is not a node id: lower-case letters, digits, '-' and '.', at most 63; "
+            "llmgw ctl nodes lists them"
+        )
+    return name
 
 
 def shaped(value: Any, shape: type[Shape]) -> Shape:

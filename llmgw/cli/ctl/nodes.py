@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmgw.cli.ctl import cells
-from llmgw.cli.ctl.client import AdminClient, segment, shaped
+from llmgw.cli.ctl.client import AdminClient, node_segment, shaped
 from llmgw.cli.ctl.options import Ctl, command, note
 from llmgw.cli.ctl.patience import Patience
 from llmgw.cli.output import Column, format_age, print_table
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from llmgw.messages.admin import NodeView
 
 app = typer.Typer()
-node_app = typer.Typer(no_args_is_help=True, help="Remove a node.")
+node_app = typer.Typer(no_args_is_help=True, help="Remove a node that is gone.")
 
 CERTIFICATE_SOON_S = 14 * 86400.0
 DRAIN_POLL_S = 0.5
@@ -41,21 +41,21 @@ def nodes(
         if node is None:
             ctl.show(api.get("nodes"), lambda value: _print_nodes(shaped(value, list[NodeView])))
         else:
-            ctl.show(api.get(f"nodes/{segment(node)}"), lambda value: _print_node(shaped(value, NodeView)))
+            ctl.show(api.get(f"nodes/{node_segment(node)}"), lambda value: _print_node(shaped(value, NodeView)))
 
 
 @command(app, "cordon")
 def cordon(ctl: Ctl, node: NODE) -> None:
     """Place nothing new on a node; what runs there stays."""
     with ctl.connect() as api:
-        ctl.show_done(api.post(f"nodes/{segment(node)}/cordon"))
+        ctl.show_done(api.post(f"nodes/{node_segment(node)}/cordon"))
 
 
 @command(app, "uncordon")
 def uncordon(ctl: Ctl, node: NODE) -> None:
     """Place on a node again."""
     with ctl.connect() as api:
-        ctl.show_done(api.post(f"nodes/{segment(node)}/uncordon"))
+        ctl.show_done(api.post(f"nodes/{node_segment(node)}/uncordon"))
 
 
 @command(app, "drain")
@@ -69,7 +69,7 @@ def drain(
 ) -> None:
     """Move everything away from a node: each replacement is ready before its original stops."""
     with ctl.connect() as api:
-        ctl.show_done(api.post(f"nodes/{segment(node)}/drain", {"force": force}))
+        ctl.show_done(api.post(f"nodes/{node_segment(node)}/drain", {"force": force}))
         if wait:
             _wait_until_empty(api, node)
 
@@ -78,24 +78,27 @@ def drain(
 def undrain(ctl: Ctl, node: NODE) -> None:
     """Take a drain back."""
     with ctl.connect() as api:
-        ctl.show_done(api.post(f"nodes/{segment(node)}/undrain"))
+        ctl.show_done(api.post(f"nodes/{node_segment(node)}/undrain"))
 
 
 @command(node_app, "remove")
 def remove(
     ctl: Ctl, node: NODE, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False
 ) -> None:
-    """Remove a node for good, also one that never comes back. To keep it out: `llmgw ctl cert revoke NODE`."""
+    """Remove a node that never comes back; what it held is rebuilt elsewhere, and its history stays.
+
+    Of one that is to go: drain it, stop its agent, then remove it. To keep one out: `llmgw ctl cert revoke NODE`.
+    """
     from llmgw.messages.admin import NodeView
 
     with ctl.connect() as api:
         if not yes:
-            view = shaped(api.get(f"nodes/{segment(node)}"), NodeView)
+            view = shaped(api.get(f"nodes/{node_segment(node)}"), NodeView)
             if not sys.stdin.isatty():
                 raise typer.BadParameter("without a terminal to ask on, removing a node needs --yes")
             runs = f"it runs {cells.listed(view.replicas)}" if view.replicas else "it runs nothing"
             typer.confirm(f"{view.node_id} is {view.state} and {runs}. Remove it?", abort=True, err=True)
-        ctl.show_done(api.delete(f"nodes/{segment(node)}"))
+        ctl.show_done(api.delete(f"nodes/{node_segment(node)}"))
 
 
 def _wait_until_empty(api: AdminClient, node: str) -> None:
@@ -104,7 +107,7 @@ def _wait_until_empty(api: AdminClient, node: str) -> None:
 
     patience, started, said, stuck = Patience(), time.monotonic(), "", 0
     while True:
-        value = patience.ask(lambda: api.get(f"nodes/{segment(node)}"), lambda: _settling(api))
+        value = patience.ask(lambda: api.get(f"nodes/{node_segment(node)}"), lambda: _settling(api))
         view = shaped(value, NodeView)
         if not view.replicas:
             note(f"{node} is empty after {format_age(time.monotonic() - started)}")
@@ -168,6 +171,8 @@ def _gpus(view: NodeView) -> str:
 
 def _notes(view: NodeView) -> str:
     notes = [cells.text(view.reason)] if view.reason else []
+    if view.drain_left:
+        notes.append(f"cannot be moved: {len(view.drain_left)}: ctl nodes {view.node_id}")
     serious = [finding for finding in view.findings if finding.severity != "info"]
     notes += [cells.text(finding.what) for finding in serious[:1]]
     if len(serious) > 1:
@@ -222,10 +227,14 @@ def _print_node(view: NodeView) -> None:
             for port in view.ports
         ]
         print_table(["port", Column("state", state=True), "link", "rate"], rows)
-    if view.drain_left:
-        print("\nwhat the drain cannot move:")
-        for sentence in view.drain_left:
-            print(f"  {cells.text(sentence)}")
+    for heading, sentences in (
+        ("what the drain cannot move", view.drain_left),
+        ("what the drain is at", view.drain_waits),
+    ):
+        if sentences:
+            print(f"\n{heading}:")
+            for sentence in sentences:
+                print(f"  {cells.text(sentence)}")
     if view.findings:
         print("\nfindings:")
         cells.print_findings(view.findings)

@@ -15,7 +15,7 @@ from llmgw.cli.output import Column, format_age, print_table
 from llmgw.config.errors import SentenceError
 
 if TYPE_CHECKING:
-    from llmgw.messages.admin import ReplicaView, ShardView
+    from llmgw.messages.admin import ModelView, ReplicaView, ShardView
 
 app = typer.Typer()
 
@@ -31,12 +31,15 @@ def replicas(
     model: Annotated[str | None, typer.Option("--model", metavar="MODEL", help="Only this model's.")] = None,
 ) -> None:
     """Show the replicas: where they run, whether requests go there, and why not."""
-    from llmgw.messages.admin import ReplicaView
+    from llmgw.messages.admin import ModelView, ReplicaView
 
     with ctl.connect() as api:
         if replica is None:
             value = api.get("replicas", model=model)
             ctl.show(value, lambda value: _print_replicas(shaped(value, list[ReplicaView])))
+            if not ctl.as_json:
+                # What is not there has no row: a profile that fails and fails has a replica for moments only.
+                _print_lacking(shaped(api.get("models"), list[ModelView]), model)
         else:
             value = api.get(f"replicas/{segment(resolve(api, replica))}")
             ctl.show(value, lambda value: _print_replica(shaped(value, ReplicaView)))
@@ -97,14 +100,29 @@ def _print_replicas(views: list[ReplicaView]) -> None:
     print_table(columns, rows, empty="there are no replicas")
 
 
+def _print_lacking(models: list[ModelView], only: str | None) -> None:
+    """Why a profile has fewer replicas than are wanted, below the table."""
+    lines = [
+        f"{cells.text(f'{model.name}/{profile.name}')}: {profile.ready} of {profile.wanted} ready: "
+        f"{cells.text(profile.reason)}"
+        for model in models
+        if only is None or only in (model.name, *model.aliases)
+        for profile in model.profiles
+        if profile.ready + profile.starting < profile.wanted
+    ]
+    if lines:
+        print("\n" + "\n".join(lines))
+
+
 def _notes(view: ReplicaView) -> str:
     notes = [cells.progress(shard.progress) for shard in view.shards if shard.progress]
     if view.state == "ready" and not view.routed:
         notes.append("not routed to")
-    if view.outdated:
+    if view.outdated and "its profile has changed" not in (view.reason or ""):
         notes.append("outdated")
-    if view.replaces:
-        notes.append(f"replaces {view.replaces}")
+    replaces = f"replaces {view.replaces}"
+    if view.replaces and view.reason != replaces:
+        notes.append(replaces)
     if view.reason:
         notes.append(cells.text(view.reason))
     return "; ".join(notes)

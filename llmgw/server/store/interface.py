@@ -199,13 +199,19 @@ class StoreInterface(ABC):
             since = (known.draining_at or now) if draining else None
             self._put_flags(msgspec.structs.replace(known, draining_at=since, drain_forced=forced))
 
-    def remove_node(self, node_id: str) -> None:
-        """Forget a node, its flags and its fabrics; its history stays. One that is not kept changes nothing."""
-        if self._kept.nodes.pop(node_id, None) is None:
-            return
-        for key in [key for key in self._kept.fabrics if key[0] == node_id]:
-            del self._kept.fabrics[key]
-        self._enqueue(Write(apply=partial(writes.delete_node, node_id=node_id)))
+    async def remove_node(self, node_id: str) -> None:
+        """Forget a node, its flags and its fabrics; its history stays. One that is not kept changes nothing.
+
+        Raises StoreError when the disk does not take it: nothing is forgotten then, now or later.
+        """
+
+        def forget(_deleted: None) -> None:
+            self._kept.nodes.pop(node_id, None)
+            for key in [key for key in self._kept.fabrics if key[0] == node_id]:
+                del self._kept.fabrics[key]
+
+        if node_id in self._kept.nodes:
+            await self._commit(partial(writes.delete_node, node_id=node_id), forget)
 
     def _node(self, node_id: str) -> NodeRecord:
         node = self._kept.nodes.get(node_id)

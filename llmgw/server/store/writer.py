@@ -187,9 +187,13 @@ class Writer:
                     check="store-write-failing",
                     severity="error",
                     where=self._where,
-                    what=f"{self.waiting} changes wait to be stored: {self._problem.what}.",
+                    what=f"{self.waiting} changes wait to be stored: {self._problem.what}."
+                    if self.waiting
+                    else f"The last change was refused, since it could not be stored: {self._problem.what}.",
                     why="They are kept in memory and tried again; but for the ends of shards, which agents tell "
-                    "again, they are lost if the server ends first.",
+                    "again, they are lost if the server ends first."
+                    if self.waiting
+                    else "Nothing else waits; this goes with the next change that can be stored.",
                     remedy=self._problem.remedy,
                 )
             )

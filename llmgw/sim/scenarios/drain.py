@@ -32,10 +32,11 @@ async def drain(fleet: DemoFleet, judge: Judge) -> None:
         )
         view = next(item for item in await fleet.get("nodes") if item["node_id"] == node)
         left = [r["replica_id"] for r in await fleet.get("replicas") if node in r["nodes"]]
-        for sentence in view["drain_left"]:
+        named = [*view["drain_left"], *view["drain_waits"]]
+        for sentence in named:
             judge.tell(f"  {sentence}")
         judge.expect(
-            all(any(replica in sentence for sentence in view["drain_left"]) for replica in left),
+            all(any(replica in sentence for sentence in named) for replica in left),
             "what is left there is named with its reason",
         )
         await fleet.post(f"nodes/{node}/undrain", {})

@@ -1,0 +1,175 @@
+"""What needs a person, as the control plane sees it: nodes that are away, GPUs that went, what does not run.
+
+Pure: it reads the fleet and the catalog, and asks placement's own filters why.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from llmgw.config.catalog import Catalog, CatalogModel, Profile
+from llmgw.fleet.model import Backoff, Fleet, Node, NodeState, Replica, ReplicaState
+from llmgw.fleet.moves import Move, moves
+from llmgw.fleet.placement import Room, Wanted, place
+from llmgw.fleet.reconcile import backoff_of
+from llmgw.messages.findings import Finding
+
+FAILED_OFTEN = 2
+"""One failure may be anything; a profile that failed so often in a row needs a person."""
+EXPLAINED_MAX = 20
+"""Why a profile finds no place is asked of every node: only of so many profiles each time."""
+
+
+def gpus_gone(fleet: Fleet, node: Node) -> list[Finding]:
+    """GPUs that shards of the node run on and that its agent does not report any more."""
+    if node.state is not NodeState.READY:
+        return []
+    there = {gpu.uuid for gpu in node.gpus}
+    found = []
+    for _, shard in fleet.shards_on(node.node_id):
+        gone = [uuid for uuid in shard.spec.gpus if uuid not in there]
+        if gone:
+            found.append(
+                Finding(
+                    check="gpu-gone",
+                    severity="error",
+                    where=node.node_id,
+                    what=f"{shard.shard_id} was started on {', '.join(gone)}, which {node.node_id} has no more",
+                    why="a GPU that fell off the bus answers nobody: what ran on it is dead, or hangs",
+                    remedy=f"`llmgw ctl drain {node.node_id}`, look at dmesg there (Xid 79), and power-cycle it",
+                )
+            )
+    return found
+
+
+def troubles(fleet: Fleet, catalog: Catalog, now: float) -> list[Finding]:
+    """What is wrong with the fleet beside what nodes say themselves. `now` is of the fleet's monotonic clock."""
+    moving = moves(fleet, catalog, now)
+    profiles = _profiles(fleet, catalog, now)
+    # That a replacement fails is said once.
+    failing = {finding.where for finding in profiles}
+    stuck = [finding for finding in _stuck(fleet, moving) if finding.where not in failing]
+    return [*_nodes(fleet), *_stalled(fleet), *profiles, *stuck]
+
+
+def _nodes(fleet: Fleet) -> list[Finding]:
+    found = []
+    for node in sorted(fleet.nodes.values(), key=lambda node: node.node_id):
+        if node.state is NodeState.LOST:
+            why = "what ran there is placed elsewhere, as far as there is room"
+        elif node.state is NodeState.UNREACHABLE:
+            why = "what runs there goes on, and nothing can be started or stopped there"
+        elif node.state is NodeState.UNKNOWN and not fleet.settling:
+            why = "nothing is placed there"
+        else:
+            continue
+        said = node.reason or "it has not registered since the server started"
+        found.append(
+            Finding(
+                check=f"node-{node.state}",
+                severity="error" if node.state is NodeState.LOST else "warning",
+                where=node.node_id,
+                what=f"{node.node_id} is {node.state}: {said}",
+                why=why,
+                remedy="look at the machine, its network and its agent's log; "
+                f"`llmgw ctl node remove {node.node_id}` when it never comes back",
+            )
+        )
+    return found
+
+
+def _stalled(fleet: Fleet) -> list[Finding]:
+    return [
+        Finding(
+            check="replica-stalled",
+            severity="warning",
+            where=replica.replica_id,
+            what=f"{replica.replica_id} of {replica.model} is out of the rotation: {replica.suspended}",
+            why="it comes back with its first sign of progress, and is replaced when that does not come",
+            remedy=f"look at `llmgw ctl logs {replica.replica_id}`; `llmgw ctl restart {replica.replica_id}` "
+            "replaces it now",
+        )
+        for replica in fleet.replicas.values()
+        if replica.state is ReplicaState.READY and replica.suspended is not None
+    ]
+
+
+def _profiles(fleet: Fleet, catalog: Catalog, now: float) -> list[Finding]:
+    of: dict[tuple[str, str], list[Replica]] = defaultdict(list)
+    for replica in fleet.replicas.values():
+        of[replica.model, replica.profile].append(replica)
+    found: list[Finding] = []
+    room: Room | None = None
+    explained = 0
+    for model in catalog.models:
+        for profile in model.profiles:
+            replicas = of[model.name, profile.name]
+            ready = sum(1 for replica in replicas if replica.state is ReplicaState.READY)
+            as_wanted = sum(
+                1
+                for replica in replicas
+                if replica.state is ReplicaState.READY
+                and replica.profile_hash == model.profile_hashes[profile.name]
+            )
+            backoff = backoff_of(fleet, model, profile)
+            if as_wanted >= profile.replicas:
+                continue
+            if backoff is not None and backoff.failures >= FAILED_OFTEN:
+                found.append(_failing(model, profile, ready, backoff, now))
+            elif not fleet.settling and sum(1 for replica in replicas if replica.live) < profile.replicas:
+                if explained == EXPLAINED_MAX:
+                    continue
+                explained += 1
+                room = room or Room.of(fleet)
+                verdict = place(fleet, Wanted(model.name, profile), room)
+                if verdict.seats is None:
+                    found.append(_unplaced(model, profile, ready, verdict.reason))
+    return found
+
+
+def _failing(model: CatalogModel, profile: Profile, ready: int, backoff: Backoff, now: float) -> Finding:
+    again = max(0.0, backoff.not_before - now)
+    return Finding(
+        check="profile-failing",
+        severity="warning" if ready else "error",
+        where=f"{model.name}/{profile.name}",
+        what=f"{ready} of {profile.replicas} wanted are ready; it failed {backoff.failures} times in a row, "
+        f"the last: {backoff.reason}",
+        why=f"it is tried again in {again:.0f} s, and ever more seldom",
+        remedy=f"`llmgw ctl logs {backoff.replica_id}` has its last output; a profile that is mended "
+        "(`llmgw ctl apply`) is tried at once",
+    )
+
+
+def _unplaced(model: CatalogModel, profile: Profile, ready: int, reason: str) -> Finding:
+    return Finding(
+        check="profile-unplaced",
+        severity="warning" if ready else "error",
+        where=f"{model.name}/{profile.name}",
+        what=f"{ready} of {profile.replicas} wanted are ready; the next cannot be placed: {reason}",
+        why="it is placed as soon as there is room",
+        remedy=f"`llmgw ctl explain {model.name}` says which node refuses it and why; add room, or scale down",
+    )
+
+
+def _stuck(fleet: Fleet, moving: dict[str, Move]) -> list[Finding]:
+    by_profile: dict[tuple[str, str], list[Move]] = defaultdict(list)
+    for move in moving.values():
+        replica = fleet.replicas[move.replica_id]
+        if move.stuck:
+            by_profile[replica.model, replica.profile].append(move)
+    found = []
+    for (model, profile), stuck in by_profile.items():
+        names = ", ".join(move.replica_id for move in stuck)
+        found.append(
+            Finding(
+                check="move-stuck",
+                severity="warning",
+                where=f"{model}/{profile}",
+                what=f"{names} cannot be replaced: {stuck[0].sentence}",
+                why="a planned move stops nothing before its replacement is ready, so this waits",
+                remedy="add room or scale something down; `llmgw ctl drain NODE --force`, or stop_first in the "
+                "profile, moves it with a gap",
+            )
+        )
+    return found
