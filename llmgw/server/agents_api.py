@@ -33,6 +33,7 @@ from llmgw.pki.revocation import RevocationList
 from llmgw.server.hub import Hub
 from llmgw.server.hub_error import HubError
 from llmgw.server.peer_protocol import client_cert_der
+from llmgw.server.seams import Clock
 
 log = structlog.get_logger("agents")
 
@@ -49,11 +50,13 @@ class AgentsApi:
         self,
         hub: Hub,
         *,
+        clock: Clock,
         revocations: RevocationList | None,
         renewer: Renewer | None,
         server_version: str,
     ) -> None:
         self._hub = hub
+        self._clock = clock
         self._revocations = revocations
         self._renewer = renewer
         self._server_version = server_version
@@ -127,7 +130,7 @@ class AgentsApi:
                 "this server holds no renewal authority; set agents.tls.renewal_cert and renewal_key, or issue "
                 "the node's certificate by hand",
             )
-        cert_pem = self._renewer.renew(message.csr_pem, peer, self._hub.clock.wall())
+        cert_pem = self._renewer.renew(message.csr_pem, peer, self._clock.wall())
         log.info("certificate renewed", node=peer.node_id)
         return Renewed(cert_pem=cert_pem)
 
@@ -161,7 +164,7 @@ class AgentsApi:
         if error.status == 410 or error.code == "older_life":
             return  # the first is part of every restart, the second the hub tells
         client = request.client.host if request.client is not None else "?"
-        refused, now = (peer.node_id if peer is not None else client, error.code), self._hub.clock.monotonic()
+        refused, now = (peer.node_id if peer is not None else client, error.code), self._clock.monotonic()
         if now - self._noted.get(refused, -NOTE_EVERY_S) < NOTE_EVERY_S:
             return
         if len(self._noted) >= NOTED_MAX:

@@ -174,6 +174,7 @@ class _ControlProcess:
         )
         api = AgentsApi(
             hub,
+            clock=hub.clock,
             revocations=self._revocations,
             renewer=renewer,
             server_version=llmgw.__version__,

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from llmgw.agent.children import Child, spawn
 from llmgw.agent.left_behind import LOOK_EVERY_S, LeftBehinds, lock_holder
 from llmgw.agent.main import lock_work_dir
-from llmgw.agent.processes import Child, read_markers, spawn
+from llmgw.agent.processes import read_markers
 from llmgw.engines.base import ProcessPlan
 from llmgw.messages.agent import Gpu, StartShard
 from tests.agent.fakes import make_spec

@@ -21,6 +21,7 @@ from llmgw.pki.tls import agents_server_context
 from llmgw.server.agents_api import AgentsApi
 from llmgw.server.asgi import serve_asgi
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
+from llmgw.server.seams import Clock
 from llmgw.sim.hardware import write_hardware
 
 DAY = 86400.0
@@ -72,6 +73,7 @@ class Site:
     async def _serve(self) -> None:
         api = AgentsApi(
             None,  # type: ignore[arg-type]  # nothing that doctor asks gets as far as the hub
+            clock=Clock(time.monotonic, time.time),
             revocations=RevocationList(str(self._tls.revocations), self._tls.ca),
             renewer=None,
             server_version="1",

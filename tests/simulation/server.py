@@ -223,6 +223,7 @@ class SimServer:
         )
         self._agents = AgentsApi(
             hub,
+            clock=hub.clock,
             revocations=world.authority.revocations,
             renewer=world.authority.renewer,
             server_version="simulated",
