@@ -56,7 +56,7 @@ def run_program(
     user: tuple[int, int] | None = None,
 ) -> ProgramOutput:
     """Run `argv` without input, in the C locale, and return its output whatever its exit code. `env` is put on
-    top of this process's environment; `user` (user and group) is whose rights it gets, where this process is root.
+    top of this process's environment; `user` (user and group) is whose rights it gets where this one is root.
 
     Raises ProgramError when it cannot be started or is not done after `timeout_s`; it is killed then, with
     its process group. A program that even SIGKILL does not end (a driver that hangs in the kernel) is left
