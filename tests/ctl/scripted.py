@@ -59,7 +59,13 @@ def node(name: str, **changes: Any) -> NodeView:
         "version": "0.1.0",
         "last_heard_s": 1.5,
         "gpus": [
-            Gpu(index=index, uuid=f"GPU-{name}-{index}", name="NVIDIA H200", memory_total_mib=143771)
+            Gpu(
+                index=index,
+                uuid=f"GPU-{name}-{index}",
+                name="NVIDIA H200",
+                memory_total_mib=143771,
+                paths={other: "NV18" for other in range(8) if other != index},
+            )
             for index in range(8)
         ],
         "gpus_in_use": [0, 1, 2, 3],

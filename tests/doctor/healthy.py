@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from llmgw.config.agent import AgentConfig
@@ -21,6 +22,7 @@ from llmgw.pki.tls import agents_server_context
 from llmgw.server.agents_api import AgentsApi
 from llmgw.server.asgi import serve_asgi
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
+from llmgw.server.seams import Clock
 from llmgw.sim.hardware import write_hardware
 
 DAY = 86400.0
@@ -71,7 +73,8 @@ class Site:
 
     async def _serve(self) -> None:
         api = AgentsApi(
-            None,  # type: ignore[arg-type]  # nothing that doctor asks gets as far as the hub
+            # Nothing that doctor asks gets any further into the hub.
+            SimpleNamespace(clock=Clock(time.monotonic, time.time)),  # type: ignore[arg-type]
             revocations=RevocationList(str(self._tls.revocations), self._tls.ca),
             renewer=None,
             server_version="1",

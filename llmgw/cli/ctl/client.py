@@ -138,7 +138,8 @@ def shaped(value: Any, shape: type[Shape]) -> Shape:
     import msgspec
 
     try:
-        return msgspec.convert(value, type=shape)
+        # JSON has text for keys, also where the message has numbers.
+        return msgspec.convert(value, type=shape, str_keys=True)
     except msgspec.ValidationError as error:
         raise StrangeError(
             f"the server's answer is not what this version of llmgw expects ({error}); compare llmgw --version "
