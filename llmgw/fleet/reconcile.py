@@ -308,14 +308,6 @@ def backoff_of(fleet: Fleet, model: CatalogModel, profile: Profile) -> Backoff |
     return backoff
 
 
-def backoff_of(fleet: Fleet, model: CatalogModel, profile: Profile) -> Backoff | None:
-    """What failures of the profile hold it back; those of a form that it had before do not."""
-    backoff = fleet.backoff.get((model.name, profile.name))
-    if backoff is None or backoff.profile_hash != model.profile_hashes[profile.name]:
-        return None
-    return backoff
-
-
 def _held_back(fleet: Fleet, model: CatalogModel, profile: Profile, now: float) -> bool:
     backoff = backoff_of(fleet, model, profile)
     return backoff is not None and now < backoff.not_before

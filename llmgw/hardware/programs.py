@@ -4,6 +4,7 @@ in which it can fail. Knows no tool by name.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,19 +84,50 @@ def run_program(
                 "look at the kernel log (dmesg) for the driver's error; usually only a reboot helps",
             )
         _stuck.pop(name, None)
-    process = _start(argv, os.environ if env is None else env, become or {})
+    process = None
     try:
+        with _interrupt_afterwards():
+            process = _start(argv, os.environ if env is None else env, become or {})
         return _collect(process, name, timeout_s, output_bytes_max, stop or threading.Event())
     except ProgramError:
         raise
     except BaseException:
         # Ctrl-C reaches this process only, since the program has a session of its own.
-        _kill(process, name)
+        if process is not None:
+            _kill(process, name)
         raise
     finally:
-        for pipe in (process.stdout, process.stderr):
+        for pipe in (process.stdout, process.stderr) if process is not None else ():
             if pipe is not None:
                 pipe.close()
+
+
+@contextlib.contextmanager
+def _interrupt_afterwards() -> Iterator[None]:
+    """Ctrl-C waits until a start is over: in its middle the program runs and nobody knows its pid yet.
+
+    A second one does not wait, for a start that hangs on a dead disk.
+    """
+    # Only the main thread is interrupted; a handler of somebody else's does not raise in the middle of a call.
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    came = False
+
+    def note(*_: object) -> None:
+        nonlocal came
+        if came:
+            raise KeyboardInterrupt
+        came = True
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _start(argv: Sequence[str], env: Mapping[str, str], become: Mapping[str, Any]) -> subprocess.Popen[bytes]:

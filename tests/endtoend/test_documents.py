@@ -22,6 +22,10 @@ BLOCK = re.compile(r"^```(console|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ELSEWHERE = re.compile(r"scripts/(demo|test|check|simulate)( |$)|pipx install llmgw$|llmgw demo --scenario ")
 # They name another host.
 OTHER_HOST = re.compile(r"export LLMGW_CTL_")
+# They change the machine, or ask its systemd: nothing for a test, least of all one that runs as root.
+MACHINE = re.compile(r"(useradd|systemctl) ")
+# What is run here stays in the test's folder and fleet. Everything that is not named is refused, not tried.
+HERE = re.compile(r"(\.venv/bin/)?llmgw |curl |token=\$\(python3 |hardware/nvidia-smi ")
 
 
 def commands(path: Path) -> list[str]:
@@ -52,6 +56,13 @@ def test_every_scenario_is_in_a_document() -> None:
     assert all(f"--scenario {name}" in text for name in SCENARIOS)
 
 
+def test_nothing_is_run_that_was_not_thought_of() -> None:
+    known = (ELSEWHERE, OTHER_HOST, MACHINE, HERE)
+    found = [command for path in DOCUMENTS for command in commands(path)]
+    assert [command for command in found if not any(each.match(command) for each in known)] == []
+    assert not HERE.match("useradd --system llmgw-engine")
+
+
 @pytest.fixture
 def place(fleet: RunningFleet, tmp_path: Path) -> Path:
     """A folder in which the documents' relative paths mean something, with `llmgw` on PATH."""
@@ -75,7 +86,7 @@ def test_the_commands_of_a_document_work(fleet: RunningFleet, place: Path, path:
     fleet.wait_ready()
     script = ["set -e"]
     for command in commands(path):
-        if ELSEWHERE.match(command) or OTHER_HOST.match(command):
+        if ELSEWHERE.match(command) or not HERE.match(command):
             continue
         if "sim power-off" in command:
             command += " --help"  # test_demo.py cuts the power of a demo of its own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -85,6 +86,29 @@ def test_a_file_that_may_not_be_run_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match="not executable") as raised:
         run(program)
     assert "chmod" in raised.value.remedy
+
+
+def test_ctrl_c_in_the_middle_of_a_start_leaves_nothing_behind(tmp_path: Path) -> None:
+    # The interrupt comes as early as it can: from the program's own first step, while Popen may not be back yet.
+    pids = tmp_path / "pids"
+    path = write_program(tmp_path / "program", f'echo $$ >> "{pids}"; kill -INT $PPID; exec sleep 1000')
+    script = (
+        "import sys\n"
+        "from llmgw.hardware.programs import run_program\n"
+        "for _ in range(40):\n"
+        "    try:\n"
+        "        run_program([sys.argv[1]], timeout_s=20, output_bytes_max=100)\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('interrupted')\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", script, str(path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["interrupted"] * 40
+    left = [pid for pid in pids.read_text().split() if Path(f"/proc/{pid}").exists()]
+    for pid in left:
+        os.kill(int(pid), signal.SIGKILL)
+    assert left == []
 
 
 def test_no_file_descriptor_is_left_open(tmp_path: Path) -> None:

@@ -151,6 +151,7 @@ def shaped(value: Any, shape: type[Shape]) -> Shape:
     import msgspec
 
     try:
+        # JSON has text for keys, also where the message has numbers.
         return msgspec.convert(value, type=shape, str_keys=True)
     except msgspec.ValidationError as error:
         raise StrangeError(
