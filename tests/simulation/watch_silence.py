@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llmgw.fleet.events import Event
@@ -49,7 +49,9 @@ class SilenceWatch(Watch):
             self._doubted = replace(self._doubted, at=self._doubted.at + pause_s)
         for shard_id in self._sent_at:
             self._sent_at[shard_id] += pause_s
-        self._spared = {node_id: (since, until + pause_s) for node_id, (since, until) in self._spared.items()}
+        self._spared = {
+            node_id: (since + pause_s, until + pause_s) for node_id, (since, until) in self._spared.items()
+        }
 
     def _look_for_mass(self, hub: Hub) -> None:
         """Asked before every decision."""
