@@ -54,6 +54,10 @@ log = structlog.get_logger("hub")
 
 ROUNDS_MAX = 200
 """Rounds of reconcile in one turn. More is a decision that does not take; it is logged and tried again later."""
+TURN_EVERY_S = 0.25
+"""`turn` is called at least this often, while nothing keeps this process."""
+PAUSE_S = 1.0
+"""A turn that is later than this was held up by this process itself."""
 LOG_REQUESTS_MAX = 256
 CLONE_SHOWN_S = 300.0
 """A clone's agent tries for ever: one that was not heard for so long has been put right."""
@@ -148,6 +152,7 @@ class Hub:
         self._log_requests: dict[str, asyncio.Future[LogChunk]] = {}
         self._created_s = int(clock.wall())
         self._routes_held = True
+        self._turned_at: float | None = None
 
     # What agents say.
 
@@ -156,6 +161,7 @@ class Hub:
 
         Raises HubError 409 for an older life or a clone.
         """
+        self._notice_pause()
         now = self.clock.monotonic()
         node = self.fleet.nodes.get(message.node_id)
         still_speaks = node is not None and speaks(self.fleet, node, now, self.settings)
@@ -197,6 +203,7 @@ class Hub:
     async def poll(self, session: str, acked: int, wait_s: float) -> list[Command]:
         """Commands after `acked`, waiting up to `wait_s` for one. Raises HubError 410."""
         node_id = self.node_of(session)
+        self._notice_pause()
         mailbox = self._mailboxes[node_id]
         mailbox.acknowledge(acked)
         self._heard(node_id)
@@ -209,6 +216,7 @@ class Hub:
     def report(self, message: Report) -> Reported:
         """Take heartbeats, transitions and answers. Raises HubError 410."""
         node_id = self.node_of(message.session)
+        self._notice_pause()
         now = self.clock.monotonic()
         self.failures.remember(self.fleet, message.shards)
         # A heartbeat that repeats the last one is not worth a decision of its own: the next regular one is soon.
@@ -281,6 +289,7 @@ class Hub:
 
     def telemetry(self, router_id: str, message: Telemetry) -> None:
         """Take what a router saw."""
+        self._notice_pause()
         state = self.fleet.routers.setdefault(router_id, RouterState())
         if (state.acked, state.in_flight) != (message.acked, message.in_flight):
             self.changed.set()
@@ -302,12 +311,14 @@ class Hub:
 
     def progressed(self, replica_id: str) -> None:
         """The engine's own counters, or an answer, showed that the replica works."""
+        self._notice_pause()
         witness(self.fleet, replica_id, self.clock.monotonic())
 
     # Deciding.
 
     def turn(self) -> None:
         """Decide and carry out until nothing is left to do, then publish the routes that follow."""
+        self._notice_pause()
         now = self.clock.monotonic()
         for _ in range(ROUNDS_MAX):
             actions = reconcile(self.fleet, self.catalog, now, self.settings, self._ids.replica)
@@ -323,11 +334,21 @@ class Hub:
             )
         self._close_lost_sessions()
         self._publish_routes()
+        self._turned_at = self.clock.monotonic()
+
+    def _notice_pause(self) -> None:
+        """Whoever comes first after this process stood still: nothing is judged before the pause is forgiven."""
+        if self._turned_at is None:
+            return
+        late_s = self.clock.monotonic() - self._turned_at - TURN_EVERY_S
+        if late_s > PAUSE_S:
+            self._turned_at += late_s
+            self.forgive_pause(late_s)
 
     def forgive_pause(self, pause_s: float) -> None:
         """This process stood still for so long: every deadline moves by it."""
         log.warning("the control plane stood still; deadlines are extended", pause_s=round(pause_s, 1))
-        forgive_pause(self.fleet, pause_s)
+        forgive_pause(self.fleet, pause_s, self.clock.monotonic())
 
     def start_settling(self) -> None:
         """Called once, at start."""
