@@ -154,7 +154,7 @@ def in_flight(fleet: Fleet, router_id: str, counts: dict[str, int], now: float) 
 
 
 def forgive_pause(fleet: Fleet, pause_s: float, now: float) -> None:
-    """The control plane stood still until `now`: nobody's deadline may suffer for it, so each moves by the pause."""
+    """The control plane stood still until `now`; nobody's deadline may suffer for it, so each moves along."""
 
     def moved(at: float) -> float:
         # What was said while it woke up was said now, and not in the future.
