@@ -159,26 +159,31 @@ def in_flight(fleet: Fleet, router_id: str, counts: dict[str, int], now: float) 
             replica.busy_since = now
 
 
-def forgive_pause(fleet: Fleet, pause_s: float) -> None:
-    """The control plane stood still: nobody else's deadline may suffer for it, so each moves by the pause."""
+def forgive_pause(fleet: Fleet, pause_s: float, now: float) -> None:
+    """The control plane stood still until `now`; nobody's deadline may suffer for it, so each moves along."""
+
+    def moved(at: float) -> float:
+        # What was said while it woke up was said now, and not in the future.
+        return min(now, at + pause_s)
+
     for node in fleet.nodes.values():
-        node.last_heard += pause_s
+        node.last_heard = moved(node.last_heard)
+        node.since = moved(node.since)
         node.lost_not_before += pause_s
-        node.since += pause_s
     for replica in fleet.replicas.values():
-        replica.since += pause_s
-        replica.witnessed_at += pause_s
-        replica.suspended_at += pause_s
+        replica.since = moved(replica.since)
+        replica.witnessed_at = moved(replica.witnessed_at)
+        replica.suspended_at = moved(replica.suspended_at)
         if replica.busy_since is not None:
-            replica.busy_since += pause_s
+            replica.busy_since = moved(replica.busy_since)
         if replica.probe_failed_since is not None:
-            replica.probe_failed_since += pause_s
+            replica.probe_failed_since = moved(replica.probe_failed_since)
         for shard in replica.shards.values():
-            shard.since += pause_s
+            shard.since = moved(shard.since)
     for inherited in fleet.inherited.values():
-        inherited.alive_at += pause_s
+        inherited.alive_at = moved(inherited.alive_at)
     # Else those that were silent before the doubt would have been heard after it, and be back.
-    fleet.doubted_at += pause_s
+    fleet.doubted_at = moved(fleet.doubted_at)
     if fleet.settling_until is not None:
         fleet.settling_until += pause_s
 

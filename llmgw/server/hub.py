@@ -55,6 +55,10 @@ from llmgw.server.turns import Turns
 
 log = structlog.get_logger("hub")
 
+TURN_EVERY_S = 0.25
+"""`turn` is called at least this often, while nothing keeps this process."""
+PAUSE_S = 1.0
+"""A turn that is later than this was held up by this process itself."""
 STORED_WAIT_S = 2.0
 """How long a report of endings waits for the store: far longer than a commit takes, and far shorter than an agent
 waits for the answer, or a node's silence lasts until it counts."""
@@ -98,6 +102,7 @@ class Hub:
         self._tables = RouteTables(epoch, publish, int(clock.wall()))
         self._roll_back = roll_back
         self._turns = Turns(clock.monotonic, ids.replica, lambda effects: self._deliver(effects))
+        self._turned_at: float | None = None
         self.questions = NodeQuestions(self.fleet, self.sessions, ids)
 
     @property
@@ -112,6 +117,7 @@ class Hub:
 
         Raises HubError 409 for an older life or a clone.
         """
+        self._notice_pause()
         now = self.clock.monotonic()
         node = self.fleet.nodes.get(message.node_id)
         still_speaks = node is not None and speaks(self.fleet, node, now, self.settings)
@@ -146,6 +152,7 @@ class Hub:
     async def poll(self, session: str, acked: int, wait_s: float) -> list[Command]:
         """Commands after `acked`, waiting up to `wait_s` for one. Raises HubError 410."""
         node_id = self.node_of(session)
+        self._notice_pause()
         mailbox = self.sessions.mailbox(node_id)
         assert mailbox is not None  # a live session has one
         mailbox.acknowledge(acked)
@@ -164,6 +171,7 @@ class Hub:
         `STORED_WAIT_S` at most: agents keep the endings and tell them again, also to the next server.
         """
         node_id = self.node_of(message.session)
+        self._notice_pause()
         now = self.clock.monotonic()
         self.failures.remember(self.fleet, message.shards)
         # A heartbeat that repeats the last one is not worth a decision of its own: the next regular one is soon.
@@ -201,6 +209,7 @@ class Hub:
 
     def telemetry(self, router_id: str, message: Telemetry) -> None:
         """Take what a router saw."""
+        self._notice_pause()
         state = self.fleet.routers.setdefault(router_id, RouterState())
         if (state.acked, state.in_flight) != (message.acked, message.in_flight):
             self.changed.set()
@@ -222,22 +231,34 @@ class Hub:
 
     def progressed(self, replica_id: str) -> None:
         """The engine's own counters, or an answer, showed that the replica works."""
+        self._notice_pause()
         witness(self.fleet, replica_id, self.clock.monotonic())
 
     # Deciding.
 
     def turn(self) -> None:
         """Decide and carry out, then publish the routes that follow. Sets `changed` when there is more to do."""
+        self._notice_pause()
         if not self._turns.take(self.fleet, self.catalog, self.settings):
             self.changed.set()
         self.sessions.close_lost(self.fleet)
         if self._tables.update(self.fleet, self.catalog, self.static):
             self.changed.set()
+        self._turned_at = self.clock.monotonic()
+
+    def _notice_pause(self) -> None:
+        """Whoever comes first after this process stood still: nothing is judged before the pause is forgiven."""
+        if self._turned_at is None:
+            return
+        late_s = self.clock.monotonic() - self._turned_at - TURN_EVERY_S
+        if late_s > PAUSE_S:
+            self._turned_at += late_s
+            self.forgive_pause(late_s)
 
     def forgive_pause(self, pause_s: float) -> None:
         """This process stood still for so long: every deadline moves by it."""
         log.warning("the control plane stood still; deadlines are extended", pause_s=round(pause_s, 1))
-        forgive_pause(self.fleet, pause_s)
+        forgive_pause(self.fleet, pause_s, self.clock.monotonic())
 
     def start_settling(self) -> None:
         """Called once, at start."""

@@ -100,14 +100,14 @@ def test_a_pause_of_the_server_brings_nobody_back_and_shortens_nothing() -> None
     world.run(60)
     doubted = world.fleet.doubted
     world.now += 100
-    forgive_pause(world.fleet, 100)
+    forgive_pause(world.fleet, 100, world.now)
     world.run(5)
     assert world.fleet.doubted == doubted
     world.machines["node01"].connected = True
     world.run(5)
     assert not world.fleet.doubted
     world.now += 30
-    forgive_pause(world.fleet, 30)
+    forgive_pause(world.fleet, 30, world.now)
     world.run(30)
     assert states(world)["node02"] == "unreachable"
     world.run(20)

@@ -11,7 +11,7 @@ import pytest
 from llmgw.config.catalog import Catalog, CatalogModel, Profile
 from llmgw.fleet.events import Event
 from llmgw.fleet.lives import Life
-from llmgw.fleet.model import Node
+from llmgw.fleet.model import Node, NodeState
 from llmgw.fleet.observe import Enrolment
 from llmgw.fleet.settings import FleetSettings
 from llmgw.messages.agent import (
@@ -98,6 +98,12 @@ class Server:
 
     def report(self, session: str, *shards: HeldShard) -> Reported:
         return asyncio.run(self.hub.report(Report(session=session, shards=list(shards))))
+
+    def run(self, seconds: float) -> None:
+        """Time passes, and the server decides as it goes."""
+        for _ in range(int(seconds)):
+            self.now += 1.0
+            self.hub.turn()
 
     def routed(self) -> list[str]:
         table = self.hub.table
@@ -260,14 +266,43 @@ def test_a_clone_is_refused_while_the_shards_of_the_first_work_though_its_agent_
     server = Server(catalog)
     server.register("node1", [shard(catalog, "small-x", "node1")])
     server.hub.turn()
-    for _ in range(30):
-        server.now += 2
+    for _ in range(60):
+        server.run(1)
         server.hub.probed("small-x", True, server.now)
-        server.hub.turn()
     with pytest.raises(HubError):
         server.register("node1", boot="boot2")
-    server.now += 20
+    server.run(20)
     server.register("node1", boot="boot2")
+
+
+def test_a_server_that_stood_still_judges_nobody_before_it_has_forgiven_the_pause() -> None:
+    catalog = small()
+    server = Server(catalog)
+    server.register("node1", [shard(catalog, "small-x", "node1")])
+    server.run(60)
+    server.register("node1", [shard(catalog, "small-x", "node1")], counter=2)
+    server.run(1)
+    # An operator's request, or a clone's registration, may be the first thing that it does when it goes on.
+    server.now += 60
+    server.hub.turn()
+    assert server.hub.fleet.nodes["node1"].state is NodeState.READY
+    server.now += 60
+    with pytest.raises(HubError):
+        server.register("node1", boot="boot2")
+    server.run(13)
+    assert server.hub.fleet.nodes["node1"].state is NodeState.READY
+    server.run(5)
+    assert server.hub.fleet.nodes["node1"].state is NodeState.LOST
+
+
+def test_who_speaks_as_the_server_wakes_up_has_spoken_now_and_not_later() -> None:
+    server = Server(small())
+    session = server.register("node1")
+    server.run(1)
+    server.now += 60
+    server.hub.report(Report(session=session))
+    server.hub.turn()
+    assert server.hub.fleet.nodes["node1"].last_heard == server.now
 
 
 def test_the_end_of_a_long_poll_is_no_sign_of_life() -> None:

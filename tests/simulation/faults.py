@@ -27,6 +27,8 @@ class Faults:
         self._world = world
         self._rng = world.rng
         self.over = False
+        self.over_since = 0.0
+        """Virtual seconds."""
         self._servers = ServerFaults(self, world)
         self._machines = MachineFaults(self, world)
         self._links = LinkFaults(self, world)
@@ -83,7 +85,7 @@ class Faults:
 
     async def _mend(self) -> None:
         """Everything is put right; from here the bound counts."""
-        self.over = True
+        self.over, self.over_since = True, self._world.now
         self._world.trace.say("faults", "are over")
         for group in self._groups:
             group.mend()

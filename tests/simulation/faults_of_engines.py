@@ -43,18 +43,19 @@ class EngineFaults(Breaker):
     def _hang(self) -> None:
         leaders = self._leaders()
         if leaders:
-            self._stop(self._rng.choice(leaders), "engine hang")
+            # A prefill of a minute survives; what shows nothing for longer than all limits does not.
+            lasts_s = self._rng.choice([8.0, 40.0, 80.0, 400.0]) * self._rng.uniform(0.5, 1.5)
+            self._stop(self._rng.choice(leaders), "engine hang", lasts_s)
 
     def _hang_many(self) -> None:
         """A driver, a file server: what they all wait for."""
         leaders = self._leaders()
+        lasts_s = self._rng.choice([50.0, 400.0])
         if len(leaders) > 1:
             for leader in self._rng.sample(leaders, self._rng.randint(2, len(leaders))):
-                self._stop(leader, "many hang")
+                self._stop(leader, "many hang", lasts_s + self._rng.uniform(0.0, 5.0))
 
-    def _stop(self, engine: Engine, kind: str) -> None:
-        # A prefill of a minute survives; what shows nothing for longer than all limits does not.
-        lasts_s = self._rng.choice([8.0, 40.0, 80.0, 400.0]) * self._rng.uniform(0.5, 1.5)
+    def _stop(self, engine: Engine, kind: str, lasts_s: float) -> None:
         self._fault(kind, f"{engine.spec.shard_id} for {lasts_s:.1f} s")
         self._world.engines.hang(engine)
         self._after(lasts_s, lasts_s, lambda: self._world.engines.unhang(engine))

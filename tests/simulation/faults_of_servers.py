@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tests.simulation.breaking import Breaker, Kind
 from tests.simulation.server import WALL_S
 
 
 class ServerFaults(Breaker):
     """Crashes, pauses, slowness, and time that jumps."""
+
+    _resume: Callable[[], None] = staticmethod(lambda: None)
 
     def kinds(self) -> list[Kind]:
         return [
@@ -22,8 +26,7 @@ class ServerFaults(Breaker):
         world = self._world
         world.router.latency_s = 0.02
         world.server.wall_offset_s = WALL_S
-        if world.server.process is not None:
-            world.server.process.resume()
+        self._resume()
         world.server.start()
 
     def crash(self) -> None:
@@ -42,8 +45,16 @@ class ServerFaults(Breaker):
         pause_s = self._rng.choice([2.0, 8.0, 40.0]) * self._rng.uniform(0.5, 1.5)
         self._fault("server pause", f"for {pause_s:.1f} s")
         process.pause()
-        self._world.later(pause_s, process.resume)
-        self._world.server.paused_until = self._world.now + pause_s
+        now, server = self._world.now, self._world.server
+        server.paused_until = now + pause_s
+
+        def resume() -> None:
+            if process.paused:
+                server.pauses.append((now, self._world.now))
+                process.resume()
+
+        self._resume = resume
+        self._world.later(pause_s, resume)
 
     def _jump(self) -> None:
         jump_s = self._rng.choice([-3600.0, -5.0, 5.0, 400.0, 86400.0])

@@ -125,6 +125,7 @@ class Invariants(AgentWatch, RouteWatch, DecisionWatch, SilenceWatch, HealthWatc
             self._truth()
             self._look_at_health(hub)
             self._look_at_starts(hub)
+            self._look_at_renewals()
 
     def _truth(self) -> None:
         for machine in self._world.all_machines():

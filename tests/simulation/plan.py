@@ -23,7 +23,7 @@ STALLED_LIMIT_S = 60.0
 PROBE_INTERVAL_S = 20.0
 LONG_LIFE_S = 365 * 86400.0
 FIRST_BYTE_S_MAX = 100.0
-HUNG_FOR_EVER_MAX = 2
+HUNG_FOR_EVER_MAX = 4
 """Engines that still hang when the faults are over, at most: they come back only by being given up."""
 EVICTION_WINDOW_S = 60.0
 
@@ -84,7 +84,7 @@ class Plan:
             + settings.commanded_timeout_s
             + settings.stall_after_s
             + max(settings.stalled_limit_s, FIRST_BYTE_S_MAX)
-            + EVICTION_WINDOW_S
+            + EVICTION_WINDOW_S * HUNG_FOR_EVER_MAX / 2
             + (moves + 1) * (settings.drain_grace_s + STOP_S_MAX + LOAD_TIMEOUT_S)
         )
 

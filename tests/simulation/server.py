@@ -159,6 +159,8 @@ class SimServer:
         self.store: SimStore | None = None
         self.paused_until = float("-inf")
         """The end of the last time that the process stood still."""
+        self.pauses: list[tuple[float, float]] = []
+        """When the process stood still, from and to, in virtual seconds."""
         self.wall_offset_s = WALL_S
         self.started_at = 0.0
         self._agents: Any = None

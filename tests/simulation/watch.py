@@ -17,6 +17,8 @@ class Speaker:
     session: str
     life: tuple[str, str, float, int]
     heard: float
+    spoke_at: float
+    """When it was heard; `heard` is later by what the server stood still since."""
     registered_at: float
 
 

@@ -52,7 +52,7 @@ class AgentWatch(Watch):
             f"an agent process of {machine.name} was taken after a later one had registered",
         )
         self._instances[node_id, message.boot_id] = message.instance_started_at
-        self._speakers[node_id] = Speaker(session, life, now, now)
+        self._speakers[node_id] = Speaker(session, life, now, now, now)
         self._touched = True
         for shard_id in [key for key, said in self._said.items() if said.node_id == node_id]:
             del self._said[shard_id]
@@ -109,7 +109,7 @@ class AgentWatch(Watch):
         self.taken(node_id, session, what)
         speaker = self._speakers.get(node_id)
         if speaker is not None:
-            speaker.heard = self._world.now
+            speaker.heard = speaker.spoke_at = self._world.now
 
     def taken(self, node_id: str, session: str, what: str) -> None:
         """Invariant 10: it was not refused, so its session must be the node's present one."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from llmgw.pki.renewal import renew_after
 from tests.simulation.certificates import Credential
 from tests.simulation.watch import Watch
 
 if TYPE_CHECKING:
     from tests.simulation.machine import Machine
+
+RENEWED_WITHIN_S = 100.0
 
 
 class IdentityWatch(Watch):
@@ -45,3 +48,18 @@ class IdentityWatch(Watch):
         self.expect(
             after.peer.not_after > self._world.server.wall(), "5 renewal", f"{machine.name} got an ended one"
         )
+
+    def _look_at_renewals(self) -> None:
+        """When nothing is in its way, an agent has renewed its certificate soon after half of its life."""
+        faults = self._world.faults
+        if faults is None or not faults.over:
+            return
+        for machine in self._world.machines.values():
+            late_s = machine.wall() - max(
+                renew_after(machine.credential.pem), machine.wall_offset_s + faults.over_since
+            )
+            self.expect(
+                late_s < RENEWED_WITHIN_S,
+                "5 renewal",
+                f"{machine.name} has not renewed its certificate {late_s:.0f} s after half of its life",
+            )

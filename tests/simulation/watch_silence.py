@@ -18,6 +18,8 @@ WINDOW_S = (11.0, 28.0)
 EDGE_S = 8.0
 """Who has been silent for less is not taken for silent by anybody."""
 SLACK_S = 3.0
+UNFORGIVEN_S = 1.3
+"""A pause that is shorter than this is not told from a busy moment."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,16 @@ class SilenceWatch(Watch):
     def paused(self, pause_s: float) -> None:
         """The server stood still, and says so: every deadline of its own moves."""
         for speaker in self._speakers.values():
-            speaker.heard += pause_s
+            speaker.heard = min(self._world.now, speaker.heard + pause_s)
         if self._mass is not None:
-            self._mass = replace(self._mass, at=self._mass.at + pause_s)
+            self._mass = replace(self._mass, at=min(self._world.now, self._mass.at + pause_s))
         if self._doubted is not None:
-            self._doubted = replace(self._doubted, at=self._doubted.at + pause_s)
+            self._doubted = replace(self._doubted, at=min(self._world.now, self._doubted.at + pause_s))
         for shard_id in self._sent_at:
             self._sent_at[shard_id] += pause_s
-        self._spared = {node_id: (since, until + pause_s) for node_id, (since, until) in self._spared.items()}
+        self._spared = {
+            node_id: (since + pause_s, until + pause_s) for node_id, (since, until) in self._spared.items()
+        }
 
     def _look_for_mass(self, hub: Hub) -> None:
         """Asked before every decision."""
@@ -124,6 +128,12 @@ class SilenceWatch(Watch):
             "lost nodes",
             f"{node_id} is lost, though it was heard {silent_s:.1f} s ago",
         )
+        awake_s = self._awake_since(speaker.spoke_at)
+        self.expect(
+            awake_s >= hub.settings.lost_after_s - UNFORGIVEN_S,
+            "lost nodes",
+            f"{node_id} is lost, though the server has stood still for all but {awake_s:.1f} s of its silence",
+        )
         self.expect(
             self._mass is None,
             "lost in mass silence",
@@ -137,6 +147,11 @@ class SilenceWatch(Watch):
         )
         if silent_s < hub.settings.unreachable_limit_s - 1e-6:
             self._both_witnesses(hub, node_id, silent_s)
+
+    def _awake_since(self, since: float) -> float:
+        """For how long the server has listened since then, in seconds."""
+        paused_s = sum(max(0.0, until - max(since, begun)) for begun, until in self._world.server.pauses)
+        return self._world.now - since - paused_s
 
     def _both_witnesses(self, hub: Hub, node_id: str, silent_s: float) -> None:
         """No replica that has worked all the time, and could be asked, may be given up."""
