@@ -15,8 +15,8 @@ from llmgw.fleet.settings import FleetSettings
 log = structlog.get_logger("hub")
 
 ROUNDS_MAX = 200
-"""Answers of reconcile until there is nothing to do. More is a decision that does not take: it is logged and tried
-again later."""
+"""Answers of reconcile until there is nothing to do. More is a decision that does not take: it is logged, and
+tried again later."""
 ACTIONS_AT_ONCE = 100
 TURN_MAX_S = 0.1
 """A turn that takes longer ends early, after so many actions at a time."""
