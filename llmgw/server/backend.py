@@ -38,6 +38,7 @@ from llmgw.server.catalogs import CatalogError, scaled
 from llmgw.server.failures import Failure
 from llmgw.server.hub import Hub
 from llmgw.server.hub_error import HubError
+from llmgw.server.loop_watch import LoopPause
 from llmgw.server.metrics import Metrics, Source
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.interface import StoreInterface
@@ -79,7 +80,7 @@ class Backend:
         routers: Callable[[], list[str]],
         problems: Callable[[], list[Finding]],
         certificates: Callable[[], list[CertificateEnd]],
-        loop_pause_s: Callable[[], float] = lambda: 0.0,
+        loop_pause: Callable[[], LoopPause] = LoopPause,
     ) -> None:
         self._hub = hub
         self._store = store
@@ -89,7 +90,7 @@ class Backend:
         self._started_at = started_at
         self._routers = routers
         self._problems = problems
-        self._metrics = Metrics(Source(hub, certificates, self._findings, loop_pause_s))
+        self._metrics = Metrics(Source(hub, certificates, self._findings, loop_pause))
 
     # Reading.
 

@@ -115,7 +115,7 @@ class _ControlProcess:
             routers=routers.names,
             problems=lambda: [*routers.findings(), *self._certificate_findings()],
             certificates=self._certificate_ends,
-            loop_pause_s=watch.longest_s,
+            loop_pause=watch.longest,
         )
         await self._listen(hub, store, backend, state)
         await routers.start(hub)

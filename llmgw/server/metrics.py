@@ -20,6 +20,7 @@ from llmgw.fleet.model import NodeState, ReplicaState
 from llmgw.messages.findings import Finding
 from llmgw.pki.expiry import CertificateEnd
 from llmgw.server.hub import Hub
+from llmgw.server.loop_watch import LoopPause
 from llmgw.server.request_tally import OTHER, Histogram
 
 LABEL_CHARS_MAX = 128
@@ -34,7 +35,7 @@ class Source:
     hub: Hub
     certificates: Callable[[], list[CertificateEnd]]
     findings: Callable[[], list[Finding]]
-    loop_pause_s: Callable[[], float] = lambda: 0.0
+    loop_pause: Callable[[], LoopPause] = LoopPause
 
 
 class Metrics(Collector):
@@ -65,10 +66,16 @@ def _build(source: Source) -> Iterator[Metric]:
         "1 while a server that has just started waits for its nodes, places nothing and stops nothing",
         value=float(source.hub.fleet.settling),
     )
+    pause = source.loop_pause()
     yield GaugeMetricFamily(
         "llmgw_loop_pause_seconds",
-        "The longest time in the last half minute in which this server got to do nothing but one thing",
-        value=source.loop_pause_s(),
+        "The longest time of the last 15 to 30 s in which the server looked at nothing new",
+        value=pause.late_s,
+    )
+    yield GaugeMetricFamily(
+        "llmgw_loop_busy_seconds",
+        "The longest that it computed meanwhile; where the other is much longer, the machine is overloaded",
+        value=pause.busy_s,
     )
 
 

@@ -108,14 +108,13 @@ class _Bench:
             await self._start_clients()
             await self._until(lambda: self._registered() >= self.count, "agents to register")
             self.figures.add("first registrations: all agents", time.monotonic() - started, "s")
-            self.figures.add("the server's longest pause meanwhile", 1000 * await self._loop_pause_s(), "ms")
+            await self._pauses()
             await self._until(lambda: self._held() > 0, "the first shard to be ready")
             filling = time.monotonic()
             await self._until(lambda: self._held() >= self.wanted_shards, "shards to be ready")
             self.figures.add("shards held by the agents", self._held(), "shards")
             self.figures.add("first shard to all shards ready", time.monotonic() - filling, "s")
-            pause_s = await self._loop_pause_s()
-            self.figures.add("the server's longest pause meanwhile", 1000 * pause_s, "ms", PAUSE_LIMIT_MS)
+            await self._pauses(PAUSE_LIMIT_MS)
             begun = time.monotonic()
             watched = await self._watch()
             ended = time.monotonic()
@@ -241,13 +240,14 @@ class _Bench:
         await self._until(lambda: self._registered() >= before + count, "agents to register again")
         return begun
 
-    async def _loop_pause_s(self) -> float:
+    async def _pauses(self, limit_ms: float | None = None) -> None:
         """How long the server's event loop was held up at most, of late."""
         async with httpx.AsyncClient(trust_env=False, timeout=30.0) as client:
             text = (await client.get(f"http://127.0.0.1:{self.admin_port}/metrics")).text
-        return next(
-            float(line.split()[1]) for line in text.splitlines() if line.startswith("llmgw_loop_pause_seconds ")
-        )
+        values = dict(line.split() for line in text.splitlines() if line.startswith("llmgw_loop_"))
+        late_ms, busy_ms = (1000 * float(values[f"llmgw_loop_{what}_seconds"]) for what in ("pause", "busy"))
+        self.figures.add("  the server's longest pause meanwhile", late_ms, "ms")
+        self.figures.add("  of its own doing (CPU time)", busy_ms, "ms", limit_ms)
 
     def _acknowledges(self) -> Callable[[], bool]:
         before = self._told("acknowledged")

@@ -15,19 +15,21 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.mark.scenario
 def test_the_agents_bench_loses_no_transition_and_sees_everyone_back_after_a_restart(tmp_path: Path) -> None:
     out = tmp_path / "agents.json"
-    small = ["--count", "8", "--seconds", "6", "--settle", "4"]
+    small = ["--count", "8", "--seconds", "6", "--settle", "4", "--kills", "3"]
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench", "agents", *small, "--json", str(out)],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=170,
         check=False,
     )
     assert done.returncode in (0, 1), done.stderr  # 1: memory has grown, which six seconds say nothing about
     figures = {item["what"]: item["value"] for item in json.loads(out.read_text())["figures"]}
     assert figures["transitions sent and acknowledged"] > 0
+    assert figures["kill -9 of the server while they flow"] == 3
     assert figures["of these not in history"] == 0
+    assert figures["of these twice in history"] == 0
     assert figures['"database is locked" in the log'] == 0
     assert figures["kill -9 of the server to all agents back"] > 0
 

@@ -83,6 +83,7 @@ def test_an_empty_server_has_every_family_and_keeps_to_the_rules() -> None:
         "llmgw_build_info",
         "llmgw_settling",
         "llmgw_loop_pause_seconds",
+        "llmgw_loop_busy_seconds",
         "llmgw_nodes",
         "llmgw_gpus",
         "llmgw_gpu_nvlink_peers",
