@@ -17,7 +17,7 @@ def check_weights(node: Node) -> list[Finding]:
     engines = node.config.engines
     folders: list[tuple[str, Path]] = []
     if engines.llamacpp or engines.vllm or engines.sglang:
-        folders.append(("weights", Path(node.config.supervisor.work_dir).absolute() / "weights"))
+        folders.append(("weights", Path(node.config.weights_dir).absolute()))
     if engines.vllm or engines.sglang:
         folders.append(("Hugging Face cache", _hugging_face()))
     findings: list[Finding] = []
