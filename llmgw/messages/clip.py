@@ -6,7 +6,8 @@ What has no end is cut and not refused: a refused registration would take the no
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from itertools import islice
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -58,21 +59,32 @@ def _each(items: list[Struct], one: Callable[[Struct], Struct]) -> list[Struct]:
 
 
 def _texts(item: Struct) -> Struct:
-    """A struct with its own strings cut, and the lists and mappings of names in it."""
+    """A struct with its strings cut, in whatever lists, mappings and structs they stand."""
     cut: dict[str, object] = {}
     for name in item.__struct_fields__:
         value = getattr(item, name)
-        if isinstance(value, str):
-            if len(value) > TEXT_CHARS_MAX:
-                cut[name] = clip_text(value)
-        elif isinstance(value, list) and value and isinstance(value[0], str):
-            if len(value) > LIST_MAX or any(len(text) > TEXT_CHARS_MAX for text in value):
-                cut[name] = [clip_text(text) for text in value[:LIST_MAX]]
-        elif isinstance(value, dict) and (
-            len(value) > LIST_MAX or any(len(key) > TEXT_CHARS_MAX for key in value)
-        ):
-            cut[name] = {clip_text(key): value[key] for key in list(value)[:LIST_MAX]}
+        if value is not None and (kept := _cut(value)) is not value:
+            cut[name] = kept
     return msgspec.structs.replace(item, **cut) if cut else item
+
+
+def _cut(value: Any) -> Any:
+    """The value, or one of its kind that is within the limits."""
+    if isinstance(value, str):
+        return clip_text(value)
+    if isinstance(value, list) and value:
+        items = [_cut(item) for item in value[:LIST_MAX]]
+        same = len(items) == len(value) and all(new is old for new, old in zip(items, value, strict=True))
+        return value if same else items
+    if isinstance(value, dict) and value:
+        pairs = [(_cut(key), _cut(each)) for key, each in islice(value.items(), LIST_MAX)]
+        same = len(pairs) == len(value) and all(
+            key is old and each is value[old] for (key, each), old in zip(pairs, value, strict=True)
+        )
+        return value if same else dict(pairs)
+    if isinstance(value, msgspec.Struct):
+        return _texts(value)
+    return value
 
 
 def _held(shard: HeldShard) -> HeldShard:

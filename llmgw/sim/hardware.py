@@ -96,12 +96,14 @@ def write_hardware(
 ) -> SimulatedHardware:
     """Write a node's hardware into `directory`, which is new, empty, or was written by this function before.
 
-    `node` (default: this host's name) seeds UUIDs, GUIDs and LIDs, so that nodes differ and the same node is
-    always the same. Every GPU is whole and every port ACTIVE afterwards. Raises HardwareError.
+    `node` (default: this host's name) and the folder seed UUIDs, the node alone GUIDs and LIDs, so that nodes
+    differ and the same node is always the same. Every GPU is whole and every port ACTIVE afterwards. Raises
+    HardwareError.
     """
     directory = Path(os.path.abspath(directory))
     parameters = Parameters(
         node=node if node is not None else _host_name(),
+        folder=str(directory),
         gpus=gpus,
         adapters=adapters,
         rate_gbps=rate_gbps,
@@ -214,7 +216,7 @@ def hold_gpu_memory(directory: Path, uuids: Sequence[str], mib: int, pid: int | 
     directory = Path(os.path.abspath(directory))
     parameters = load_parameters(directory)
     pid = os.getpid() if pid is None else pid
-    known = {gpu_uuid(parameters.node, index) for index in range(parameters.gpus)}
+    known = {gpu_uuid(parameters, index) for index in range(parameters.gpus)}
     for uuid in uuids:
         if uuid not in known:
             raise HardwareError(f"{uuid} is no GPU of {directory}; {directory}/nvidia-smi -L lists them")
@@ -410,6 +412,6 @@ def _describe(directory: Path, parameters: Parameters) -> SimulatedHardware:
         directory=directory,
         nvidia_smi=directory / "nvidia-smi",
         ib_root=directory / "ib",
-        gpu_uuids=[gpu_uuid(parameters.node, index) for index in range(parameters.gpus)],
+        gpu_uuids=[gpu_uuid(parameters, index) for index in range(parameters.gpus)],
         adapters=[adapter_name(index) for index in range(parameters.adapters)],
     )

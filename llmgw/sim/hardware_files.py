@@ -23,6 +23,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """What a simulated node was made from, kept in its folder so that it can be changed later."""
 
     node: str
+    folder: str
+    """Tells this machine from another one of the same name, whose GPUs are others."""
     gpus: int
     adapters: int
     rate_gbps: float

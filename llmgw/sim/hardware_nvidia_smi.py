@@ -68,9 +68,12 @@ FIELDS: dict[str, str] = {
 }
 
 
-def gpu_uuid(node: str, index: int) -> str:
-    """The UUID of a node's simulated GPU: the same each time, and another on every node."""
-    return f"GPU-{uuid.uuid5(_UUID_SPACE, f'{node}/gpu/{index}')}"
+def gpu_uuid(parameters: Parameters, index: int) -> str:
+    """The UUID of a simulated GPU: the same each time, and another on every node and in every folder.
+
+    Agents know engines that use their GPUs by it, also those of another agent on the same machine.
+    """
+    return f"GPU-{uuid.uuid5(_UUID_SPACE, f'{parameters.folder}/{parameters.node}/gpu/{index}')}"
 
 
 def gpu_bus_id(index: int) -> str:
@@ -114,7 +117,7 @@ def _values(parameters: Parameters, index: int, state: GpuState) -> dict[str, st
     uncorrected = "1" if state == "ecc" else "0"
     values = {
         "index": str(index),
-        "uuid": gpu_uuid(parameters.node, index),
+        "uuid": gpu_uuid(parameters, index),
         "name": parameters.gpu_name,
         "count": str(parameters.gpus),
         "serial": str(1_650_000_000_000 + int.from_bytes(spread[:4], "big")),

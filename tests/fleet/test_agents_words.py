@@ -110,3 +110,16 @@ def test_an_ordinary_message_is_taken_as_it_is() -> None:
     assert clip(message) is message
     report = Report(session="s", inventory=message.inventory)
     assert clip(report) is report
+
+
+def test_what_stands_deeper_is_cut_as_well_and_numbered_keys_are_no_text() -> None:
+    gid = {"index": 0, "gid": "fe80::1", "type": "RoCE v2", "netdev": "e" * 5000}
+    inventory = {
+        "gpus": [{"index": 0, "uuid": "GPU-0", "name": "H100", "paths": {"1": "NV18", "2": "N" * 5000}}],
+        "ports": [{"adapter": "mlx5_0", "port": 1, "gids": [gid]}],
+    }
+    message = clip(msgspec.json.decode(registration(inventory=inventory), type=Register))
+    assert message.inventory.gpus[0].paths is not None
+    assert message.inventory.gpus[0].paths[1] == "NV18"
+    assert len(message.inventory.gpus[0].paths[2]) == 2000
+    assert len(message.inventory.ports[0].gids[0].netdev or "") == 2000

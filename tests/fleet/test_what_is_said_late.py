@@ -233,8 +233,7 @@ def test_no_table_is_published_before_a_router_that_lives_was_asked_for_its_own(
     server.hub.release_routes()
     server.hub.turn()
     assert server.routed() == ["small-x"]
-    server.now += FleetSettings().lost_after_s + 1
-    server.hub.turn()
+    server.run(FleetSettings().lost_after_s + 2)
     assert server.routed() == []
 
 
@@ -300,7 +299,7 @@ def test_who_speaks_as_the_server_wakes_up_has_spoken_now_and_not_later() -> Non
     session = server.register("node1")
     server.run(1)
     server.now += 60
-    server.hub.report(Report(session=session))
+    server.report(session)
     server.hub.turn()
     assert server.hub.fleet.nodes["node1"].last_heard == server.now
 

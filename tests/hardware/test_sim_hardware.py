@@ -173,12 +173,13 @@ def test_the_processes_on_the_gpus_are_listed(node: SimulatedHardware, sleeper: 
 
 
 def test_nodes_differ_and_a_node_is_always_the_same(tmp_path: Path) -> None:
-    first, again, other = (
+    first, again, other, namesake = (
         write_hardware(tmp_path / folder, node=name)
-        for folder, name in (("a", "node01"), ("b", "node01"), ("c", "node02"))
+        for folder, name in (("a", "node01"), ("a", "node01"), ("c", "node02"), ("d", "node01"))
     )
     assert first.gpu_uuids == again.gpu_uuids
     assert not set(first.gpu_uuids) & set(other.gpu_uuids)
+    assert not set(first.gpu_uuids) & set(namesake.gpu_uuids), "two demos on one machine share no GPU"
     guids = [{port.node_guid for port in read_ports(each.ib_root)} for each in (first, again, other)]
     assert guids[0] == guids[1]
     assert not guids[0] & guids[2]
