@@ -6,6 +6,9 @@ from tests.simulation.breaking import Breaker, Kind
 from tests.simulation.engines import Engine
 from tests.simulation.plan import HUNG_FOR_EVER_MAX
 
+LAST_BLOW_SHARE = 0.25
+"""How often many engines hang as everything else is mended."""
+
 
 class EngineFaults(Breaker):
     """What engines do by themselves."""
@@ -23,6 +26,11 @@ class EngineFaults(Breaker):
         engines = self._world.engines
         engines.failing.clear()
         engines.slow = 1.0
+        if self._rng.random() < LAST_BLOW_SHARE:
+            leaders = self._leaders()
+            for leader in self._rng.sample(leaders, min(len(leaders), HUNG_FOR_EVER_MAX)):
+                self._fault("many hang", f"{leader.spec.shard_id} for ever")
+                engines.hang(leader)
         # Some hang for ever: only being given up brings their replicas back.
         for engine in [engine for engine in self._engines() if engine.hung][HUNG_FOR_EVER_MAX:]:
             engines.unhang(engine)

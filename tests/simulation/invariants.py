@@ -44,6 +44,7 @@ class Invariants(AgentWatch, RouteWatch, DecisionWatch, SilenceWatch, HealthWatc
         self._mass = self._doubted = None
         self._spared.clear()
         self._stopped.clear()
+        self._well_since.clear()
         self._suspended_at.clear()
         for node_id in self._removed:
             # Nobody keeps the lives of a node that an operator has removed.

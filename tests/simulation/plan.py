@@ -23,7 +23,7 @@ STALLED_LIMIT_S = 60.0
 PROBE_INTERVAL_S = 20.0
 LONG_LIFE_S = 365 * 86400.0
 FIRST_BYTE_S_MAX = 100.0
-HUNG_FOR_EVER_MAX = 4
+HUNG_FOR_EVER_MAX = 6
 """Engines that still hang when the faults are over, at most: they come back only by being given up."""
 EVICTION_WINDOW_S = 60.0
 
@@ -139,7 +139,7 @@ def _catalog(rng: random.Random, machines: tuple[MachinePlan, ...], roomy: bool)
     if roomy:
         # All replicas together, one replacement a model included, fit on any one node.
         big = Profile(nodes=2, gpus_per_node=2, replicas=1, **common)
-        small = Profile(gpus_per_node=1, replicas=rng.randint(1, 2), **common)
+        small = Profile(gpus_per_node=1, replicas=rng.randint(1, 3), **common)
         models = [("big", big), ("small", small)]
     else:
         models = [

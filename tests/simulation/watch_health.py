@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 WINDOW_S = 60.0
 WORKS_AGAIN_S = 10.0
 """What works for less than this may not have been seen to."""
+BACK_WITHIN_S = 30.0
+"""What answers again is asked, and back in the rotation, within this."""
 SLACK_S = 12.0
 """The truth is looked at every five seconds."""
 
@@ -34,6 +36,8 @@ class HealthWatch(Watch):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._stopped: dict[str, Stopped] = {}
+        self._well_since: dict[str, float] = {}
+        """Replicas that had stopped → since when they have answered again."""
         self._suspended_at: dict[str, float] = {}
         self._evicted: list[float] = []
 
@@ -46,11 +50,21 @@ class HealthWatch(Watch):
             if not self._answers(replica):
                 if stopped is None or stopped.works_since is not None:
                     since = now if stopped is None else stopped.since
+                    self._well_since.pop(replica.replica_id, None)
                     self._stopped[replica.replica_id] = Stopped(since)
-            elif stopped is not None:
+                continue
+            if stopped is not None:
                 stopped.works_since = stopped.works_since or now
                 if now - stopped.works_since >= WORKS_AGAIN_S:
                     del self._stopped[replica.replica_id]
+                    self._well_since[replica.replica_id] = stopped.works_since
+            well_since = self._well_since.get(replica.replica_id, now)
+            if replica.replica_id in self._suspended_at and now - self._world.server.paused_until > BACK_WITHIN_S:
+                self.expect(
+                    now - max(well_since, self._suspended_at[replica.replica_id]) < BACK_WITHIN_S,
+                    "6 hung is not busy",
+                    f"{replica.replica_id} has answered for {now - well_since:.0f} s and is out of the rotation",
+                )
 
     def _answers(self, replica: Replica) -> bool:
         said = self._said.get(f"{replica.replica_id}.0")
