@@ -58,7 +58,7 @@ def _each(items: list[Struct], one: Callable[[Struct], Struct]) -> list[Struct]:
 
 
 def _texts(item: Struct) -> Struct:
-    """A struct with its own strings cut, and the lists and mappings of names in it."""
+    """A struct with its own strings cut, and the lists, mappings and structs in it."""
     cut: dict[str, object] = {}
     for name in item.__struct_fields__:
         value = getattr(item, name)
@@ -68,11 +68,23 @@ def _texts(item: Struct) -> Struct:
         elif isinstance(value, list) and value and isinstance(value[0], str):
             if len(value) > LIST_MAX or any(len(text) > TEXT_CHARS_MAX for text in value):
                 cut[name] = [clip_text(text) for text in value[:LIST_MAX]]
+        elif isinstance(value, list) and value and isinstance(value[0], msgspec.Struct):
+            if (kept := _each(value, _texts)) is not value:
+                cut[name] = kept
         elif isinstance(value, dict) and (
-            len(value) > LIST_MAX or any(len(key) > TEXT_CHARS_MAX for key in value)
+            len(value) > LIST_MAX or any(map(_too_long, (*value, *value.values())))
         ):
-            cut[name] = {clip_text(key): value[key] for key in list(value)[:LIST_MAX]}
+            cut[name] = {_clipped(key): _clipped(value[key]) for key in list(value)[:LIST_MAX]}
     return msgspec.structs.replace(item, **cut) if cut else item
+
+
+def _too_long(value: object) -> bool:
+    return isinstance(value, str) and len(value) > TEXT_CHARS_MAX
+
+
+def _clipped(value: object) -> object:
+    """A key or a value of a mapping: only text is cut, and a GPU's index is a number."""
+    return clip_text(value) if isinstance(value, str) else value
 
 
 def _held(shard: HeldShard) -> HeldShard:
