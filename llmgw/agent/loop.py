@@ -111,6 +111,7 @@ class AgentLoop:
         self._answering = Answering(keeper, engine_help, self._news.set)
         self._features = [*FEATURES, *self._answering.features] if features is None else features
         self._complained_at: float | None = None
+        self._complained_of: tuple[str, type[Exception], int | None] | None = None
         self.session: str | None = None
         """The current session; None while there is none."""
         keeper.listen(self._on_change)
@@ -349,12 +350,14 @@ class AgentLoop:
         raise Refused(status, refusal)
 
     def _complain(self, what: str, exc: Exception) -> None:
-        """Say it loudly, once a minute."""
+        """Say it loudly, once a minute, and at once when it is another trouble than the one said last."""
         now = self._clock.now()
-        if self._complained_at is not None and now - self._complained_at < COMPLAIN_EVERY_S:
-            return
-        self._complained_at = now
         status = exc.status if isinstance(exc, Refused) else None
+        kind = (what, type(exc), status)
+        repeated = self._complained_at is not None and now - self._complained_at < COMPLAIN_EVERY_S
+        if repeated and kind == self._complained_of:
+            return
+        self._complained_at, self._complained_of = now, kind
         log.error(what, node=self._node_id, why=str(exc), **({"status": status} if status else {}))
 
 

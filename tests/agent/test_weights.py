@@ -391,6 +391,29 @@ def test_a_body_that_is_no_gguf_is_refused_before_it_is_kept(files: FileServer, 
     assert "is not a GGUF file" in refused(tmp_path, files.url())
 
 
+@pytest.mark.parametrize("broken", ["missing", "login page", "too large"])
+def test_what_is_refused_leaves_no_file_behind(files: FileServer, tmp_path: Path, broken: str) -> None:
+    if broken == "missing":
+        files.always = (404, {}, b"")
+    elif broken == "login page":
+        files.content = b"<!doctype html>" * 50
+    refused(tmp_path, files.url(), weights={"reserve": "1000TiB" if broken == "too large" else "0B"})
+    assert not [path for path in (tmp_path / "weights").rglob("*") if path.is_file()]
+
+
+def test_the_empty_part_of_an_agent_that_was_killed_is_llmgws_to_remove(tmp_path: Path) -> None:
+    async def test() -> None:
+        weights = make_weights(tmp_path)
+        part = tmp_path / "weights" / "https" / "host" / "x.gguf.part"
+        part.parent.mkdir(parents=True)
+        part.touch()
+        command = RemoveWeights(seq=1, request_id="r", names=["https/host/x.gguf.part"], sources=[])
+        answer = await weights.answer(command, dict)
+        assert (answer.removed, answer.kept) == (["https/host/x.gguf.part"], {})
+
+    run(test)
+
+
 def test_redirects_are_followed_so_far_and_only_over_http(files: FileServer, tmp_path: Path) -> None:
     files.redirects = {"/a.gguf": "/b.gguf", "/b.gguf": files.url("/c.gguf")}
     fetched(tmp_path, files.url("/a.gguf"))

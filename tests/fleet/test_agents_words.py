@@ -123,3 +123,16 @@ def test_what_stands_deeper_is_cut_as_well_and_numbered_keys_are_no_text() -> No
     assert message.inventory.gpus[0].paths[1] == "NV18"
     assert len(message.inventory.gpus[0].paths[2]) == 2000
     assert len(message.inventory.ports[0].gids[0].netdev or "") == 2000
+
+
+def test_a_registration_of_joined_gpus_is_taken_and_only_the_text_in_it_is_cut() -> None:
+    gpus = [
+        {"index": 0, "uuid": "GPU-0", "name": "x", "paths": {"1": "NV18"}, "nvswitch": True},
+        {"index": 1, "uuid": "GPU-1", "name": "x", "paths": {"0": "N" * 3000}},
+        {"index": 2, "uuid": "GPU-2", "name": "x", "mig_devices": [{"uuid": "M" * 3000}]},
+    ]
+    message = msgspec.json.decode(registration(inventory={"gpus": gpus}), type=Register)
+    kept = clip(message).inventory.gpus
+    assert kept[0] is message.inventory.gpus[0]
+    assert kept[1].paths == {0: "N" * 1999 + "…"}
+    assert kept[2].mig_devices[0].uuid == "M" * 1999 + "…"

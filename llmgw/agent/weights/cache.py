@@ -111,7 +111,8 @@ def _describe(name: str, path: Path, refer: References) -> WeightsFile:
     if partial:
         part = part_record(target)
         total = part.total_bytes if part is not None else None
-        state = "partial" if part is not None else "foreign"
+        # An agent that was ended in the moment of its beginning leaves an empty one without a record.
+        state = "partial" if part is not None or not facts.st_size else "foreign"
     else:
         record = fetched_record(target)
         state = "complete" if record is not None and not record.by_hand else "foreign"

@@ -117,6 +117,8 @@ class Part:
         self._boot_id = boot_id
         self._lock = threading.Lock()
         self._file: BinaryIO | None = None
+        # False again once it was given up: a thread that comes later must not open it anew.
+        self._open = False
         self._length = 0
         # Known only while everything since the first byte went through this object.
         self._digest: hashlib._Hash | None = None
@@ -135,10 +137,11 @@ class Part:
         """Take up what an earlier try left of the same URL, as far as it can be trusted. Raises OSError."""
         with self._lock:
             make_folder(self.target.parent)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            fd = os.open(beside(self.target, PART_SUFFIX), flags, FILE_MODE)
-            os.fchmod(fd, FILE_MODE)
-            self._file = os.fdopen(fd, "r+b", buffering=0)
+            self._open = True
+            try:
+                fd = self._open_file(os.O_RDWR)
+            except FileNotFoundError:
+                return  # made by the first byte that is worth keeping: a refusal leaves nothing behind
             found = part_record(self.target)
             length = os.fstat(fd).st_size
             if found is None or found.url != self.record.url:
@@ -157,6 +160,8 @@ class Part:
     def begin(self, validator: Validator, total_bytes: int | None) -> None:
         """Start from the first byte. Raises OSError."""
         with self._lock:
+            if self._file is None and self._open:
+                self._open_file(os.O_RDWR | os.O_CREAT)
             file = self._opened()
             os.ftruncate(file.fileno(), 0)
             file.seek(0)
@@ -222,6 +227,13 @@ class Part:
                 with contextlib.suppress(OSError):
                     self._file.close()
                 self._file = None
+            self._open = False
+
+    def _open_file(self, flags: int) -> int:
+        fd = os.open(beside(self.target, PART_SUFFIX), flags | os.O_CLOEXEC, FILE_MODE)
+        self._file = os.fdopen(fd, "r+b", buffering=0)
+        os.fchmod(fd, FILE_MODE)
+        return fd
 
     def _opened(self) -> BinaryIO:
         if self._file is None:
