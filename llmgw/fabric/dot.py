@@ -22,9 +22,7 @@ def draw_dot(analysis: Analysis) -> str:
         switches = [place for place in layout.switches if place.level == level]
         if switches:
             lines.append("  { rank=same;")
-            lines.extend(
-                f"    {_quoted(place.node.id)} [label={_quoted(place.node.label)}];" for place in switches
-            )
+            lines.extend(f"    {_quoted(place.node.id)} [label={_quoted(place.label)}];" for place in switches)
             lines.append("  }")
     for bundle in layout.bundles:
         lines.extend(_cables(bundle))

@@ -9,10 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from llmgw.fabric.expected_rate import SlowCable
+from llmgw.fabric.names import is_unnamed
 from llmgw.fabric.report import Analysis
 from llmgw.fabric.topology import Link, Node, Topology
 
 COLUMN = 150.0
+COLUMN_WITH_MARKERS = 250.0
+"""The width of a leaf and its rows, also where rows say how slow they are."""
 SWITCH_WIDTH = 132.0
 SWITCH_HEIGHT = 26.0
 ROW = 13.0
@@ -36,6 +39,7 @@ class PlacedSwitch(msgspec.Struct):
     """A switch with the middle of its upper edge, and the rows under it."""
 
     node: Node
+    label: str
     level: str
     x: float
     y: float
@@ -74,7 +78,9 @@ def lay_out(analysis: Analysis) -> Layout:
         by_level[tiers.get(switch.id, "untiered")].append(switch)
     present = [level for level in LEVELS if by_level[level]]
     widest = max((len(by_level[level]) for level in present), default=1)
-    width = 2 * MARGIN + max(4, widest) * COLUMN
+    slow_rows = any("adapter" in (cable.link.a.kind, cable.link.b.kind) for cable in analysis.slow)
+    width = 2 * MARGIN + max(4, widest) * (COLUMN_WITH_MARKERS if slow_rows else COLUMN)
+    labels = _switch_labels(topology)
     places: dict[str, PlacedSwitch] = {}
     levels: dict[str, float] = {}
     for level in reversed(present):
@@ -82,7 +88,9 @@ def lay_out(analysis: Analysis) -> Layout:
         pitch = (width - 2 * MARGIN) / len(ordered)
         for at, switch in enumerate(ordered):
             slots = _slots(switch, analysis, slow)
-            places[switch.id] = PlacedSwitch(switch, level, MARGIN + (at + 0.5) * pitch, 0.0, slots)
+            places[switch.id] = PlacedSwitch(
+                switch, labels[switch.id], level, MARGIN + (at + 0.5) * pitch, 0.0, slots
+            )
     y = TOP
     for level in present:
         levels[level] = y
@@ -108,6 +116,16 @@ def natural_key(text: str) -> list[tuple[int, str]]:
     return [
         (int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"[0-9]{1,18}|[^0-9]+", text)
     ]
+
+
+def _switch_labels(topology: Topology) -> dict[str, str]:
+    """Names; where several switches have one (that of their product), the end of the GUID tells them apart."""
+    switches = topology.of_kind("switch")
+    times = Counter(switch.label for switch in switches)
+    return {
+        switch.id: switch.label if times[switch.label] == 1 else f"…{switch.guid_text[-6:]} {switch.label}"
+        for switch in switches
+    }
 
 
 def _loose(topology: Topology) -> list[Node]:
@@ -154,7 +172,7 @@ def _slots(switch: Node, analysis: Analysis, slow: Mapping[int, SlowCable]) -> l
 def _row_label(adapters: Sequence[Node], analysis: Analysis) -> str:
     owner = analysis.owners.get(adapters[0].id)
     if owner is None:
-        return adapters[0].label
+        return adapters[0].guid_text if is_unnamed(adapters[0]) else adapters[0].label
     names = sorted({analysis.owners[one.id].adapter for one in adapters}, key=natural_key)
     return f"{owner.node} {', '.join(names)}"
 

@@ -76,7 +76,7 @@ def draw_svg(analysis: Analysis) -> str:
         ),
         *_cables(layout),
         *(part for place in layout.switches for part in _switch(place)),
-        *(part for bundle in layout.bundles for part in _slow_cables(bundle)),
+        *_slow_cables(layout),
         *_loose(layout),
         "</svg>\n",
     ]
@@ -128,16 +128,19 @@ def _cables(layout: Layout) -> list[str]:
     return found
 
 
-def _slow_cables(bundle: Bundle) -> list[str]:
-    found = []
-    for at, cable in enumerate(bundle.slow):
-        shift = (at + 1) * 9.0
-        link = cable.link
-        what = f"{link.a.label}[{link.a_port}] to {link.b.label}[{link.b_port}]: {cable.why}"
-        x, y = (bundle.a.x + bundle.b.x) / 2, _middle(bundle, shift) + at * 18
-        found.append(f'<path class="slow" d="{_path(bundle, shift)}"><title>{_text(what)}</title></path>')
-        found.append(_marker(x, y, cable, what))
-    return found
+def _slow_cables(layout: Layout) -> list[str]:
+    """Each by itself, beside its bundle, with a marker on it; markers are drawn above all cables."""
+    paths: list[str] = []
+    markers: list[str] = []
+    for bundle in layout.bundles:
+        for at, cable in enumerate(bundle.slow):
+            shift = (at + 1) * 9.0
+            link = cable.link
+            what = f"{link.a.label}[{link.a_port}] to {link.b.label}[{link.b_port}]: {cable.why}"
+            paths.append(f'<path class="slow" d="{_path(bundle, shift)}"><title>{_text(what)}</title></path>')
+            x, y = _point(bundle, shift, 0.5 + 0.08 * (len(markers) % 5 - 2))
+            markers.append(_marker(x, y, cable, what))
+    return paths + markers
 
 
 def _marker(x: float, y: float, cable: SlowCable, what: str) -> str:
@@ -155,7 +158,7 @@ def _switch(place: PlacedSwitch) -> list[str]:
     found = [
         f'<g class="switch"><title>{_text(node.label)} {node.guid_text}</title>'
         f'<rect x="{left:.1f}" y="{place.y:.1f}" width="{SWITCH_WIDTH}" height="{SWITCH_HEIGHT}" rx="4"/>'
-        f'<text x="{place.x:.1f}" y="{place.y + 16:.1f}">{_text(_short(_product_name(node.label)))}</text></g>'
+        f'<text x="{place.x:.1f}" y="{place.y + 16:.1f}">{_text(_short(_product_name(place.label)))}</text></g>'
     ]
     for at, slot in enumerate(place.slots):
         found.append(_row(slot, left + 8, place.y + SWITCH_HEIGHT + (at + 0.5) * ROW))
@@ -222,9 +225,15 @@ def _path(bundle: Bundle, shift: float) -> str:
     return f"M{x1:.1f} {y1:.1f}C{x1:.1f} {middle:.1f} {x2:.1f} {middle:.1f} {x2:.1f} {y2:.1f}"
 
 
-def _middle(bundle: Bundle, shift: float) -> float:
+def _point(bundle: Bundle, shift: float, part: float) -> tuple[float, float]:
+    """Where a cable is after this part of its way: markers on neighbouring cables stand apart."""
     x1, y1, x2, y2 = _ends(bundle)
-    return y1 - (30 + min(abs(x2 - x1) / 12, 60) + shift) if y1 == y2 else (y1 + y2) / 2
+    if y1 == y2:
+        return x1 + (x2 - x1) * part, y1 - 4 * part * (1 - part) * (30 + min(abs(x2 - x1) / 12, 60) + shift)
+    bend = 3 * part * (1 - part)
+    along = 3 * part**2 - 2 * part**3
+    y = y1 * (1 - part) ** 3 + (y1 + y2) / 2 * bend + y2 * part**3
+    return x1 + shift + (x2 - x1) * along, y
 
 
 def _colour(link: Link) -> str:
