@@ -73,6 +73,10 @@ class _Reader:
                 reading.skip(number, line)
             elif line[0] == "[" and self.record is not None:
                 port_line(number, line)
+            elif line[0] == "[":
+                # Its header is missing: the attributes before it were that header's too.
+                self.attributes = {}
+                reading.skip(number, line)
             elif line[0] == "#":
                 self._remark(line)
             else:

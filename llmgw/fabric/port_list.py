@@ -45,7 +45,9 @@ def read_ports_line(
     record = _record(records, own, guid, int(port), name if alone is None else alone.strip("'"), _lid(lid))
     if alone is not None:
         # An unconnected port still has a width and the speed it was built for, which say nothing.
-        record.unconnected += 1
+        if int(port) in record.unconnected:
+            reading.skip(number, line)
+        record.unconnected.add(int(port))
         return
     other = parse_guid(peer_guid)
     rate = parse_rate(width + speed)

@@ -45,7 +45,7 @@ class Record(msgspec.Struct):
     """Of a switch: its port 0 is an enhanced one, which can run a subnet manager."""
     lid: int | None = None
     lines: list[PortLine] = []
-    unconnected: int = 0
+    unconnected: set[int] = set()
     """Ports that are listed without a cable (`-p` only)."""
 
 

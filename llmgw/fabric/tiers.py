@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Collection, Iterable
 from typing import Literal
 
@@ -54,8 +53,8 @@ def _spines_with_a_test_host(
     """
     if not leaves:
         return set()
-    usual = statistics.median(adapters[switch] for switch in leaves)
-    most = min(FEW_ADAPTERS_MAX, max(1, int(usual) // FEW_PART)) if usual > FEW_ADAPTERS_MAX else 0
+    usual = _usual([adapters[switch] for switch in leaves])
+    most = min(FEW_ADAPTERS_MAX, max(1, usual // FEW_PART)) if usual > FEW_ADAPTERS_MAX else 0
     few = {switch for switch in leaves if adapters[switch] <= most}
     full = leaves - few
     bare = neighbours.keys() - leaves
@@ -73,6 +72,16 @@ def _spines_with_a_test_host(
         if alike:
             found.add(switch)
     return found
+
+
+def _usual(counts: list[int]) -> int:
+    """Half of all adapters are on switches with so many or more: many small ones do not change it."""
+    left = sum(counts) / 2
+    for count in sorted(counts, reverse=True):
+        left -= count
+        if left <= 0:
+            return count
+    return 0
 
 
 def _likeness(around: set[str], others: Iterable[str], neighbours: dict[str, set[str]]) -> float:

@@ -140,7 +140,7 @@ def build_topology(reading: Reading) -> Topology:
         contradictions=contradictions,
         duplicate_guids=builder.duplicate_guids(),
         repeated_records=builder.repeated,
-        unconnected_ports=sum(record.unconnected for record in reading.records),
+        unconnected_ports=sum(len(record.unconnected) for record in reading.records),
         unread=reading.unread,
         unread_shown=reading.unread_shown,
         warnings=reading.warnings,

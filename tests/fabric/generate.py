@@ -23,7 +23,7 @@ class Made:
     name: str
     ports: int
     device: int
-    cables: dict[int, tuple[Made, int, str]] = field(default_factory=dict)
+    cables: dict[int, tuple[Made, int, str]] = field(default_factory=dict, repr=False)
 
     @property
     def id(self) -> str:
@@ -91,6 +91,7 @@ def fat_tree(
     spines: int = 2,
     trunk: int = 2,
     cores: int = 0,
+    pods: int = 1,
     degraded: int = 0,
     split: bool = False,
     sharp: bool = False,
@@ -101,7 +102,7 @@ def fat_tree(
 
     `leaves` is a multiple of `rails`; nodes are spread over the blocks. `degraded` trunk cables train a speed
     lower. `split`: leaves run with split ports and adapters at half width. `swap`: on that node the first two
-    adapters are cabled to each other's leaf. Spines are joined to all leaves, cores to all spines.
+    adapters are cabled to each other's leaf. Spines are joined to all leaves of their pod, cores to all spines.
     """
     made = Fabric(speed)
     tree = [made.switch(f"leaf-{at + 1}", split) for at in range(leaves)]
@@ -119,6 +120,8 @@ def fat_tree(
             next_port[leaf] += 1
     for at, leaf in enumerate(tree):
         for up, top in enumerate(tops):
+            if at * pods // leaves != up * pods // spines:
+                continue
             for cable in range(trunk):
                 made.join(leaf, next_port[at] + up * trunk + cable, top, at * trunk + cable + 1)
     for at, top in enumerate(tops):
@@ -176,7 +179,15 @@ def _lid(node: Made) -> int:
 def main() -> None:
     """Print one fat tree."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("nodes", 8), ("rails", 4), ("leaves", 4), ("spines", 2), ("trunk", 2), ("cores", 0)):
+    for name, default in (
+        ("nodes", 8),
+        ("rails", 4),
+        ("leaves", 4),
+        ("spines", 2),
+        ("trunk", 2),
+        ("cores", 0),
+        ("pods", 1),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--degraded", type=int, default=0)
     parser.add_argument("--swap", type=int)
