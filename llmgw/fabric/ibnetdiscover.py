@@ -146,6 +146,9 @@ class _Reader:
             record.name = comment[1]
             record.enhanced_port0 = None if comment[2] is None else comment[2] == "enhanced"
             record.lid = _lid(comment[3])
+        if guid is None and record.name is not None:
+            # Redacted GUIDs are shared; with its name a node is told from others.
+            record.id = f"{match[3]} {record.name}"
         told = self.attributes.get("guid")
         if told is not None and guid is not None and told != guid and f"{guid:x}".startswith(f"{told:x}"):
             whole = False  # the line with the GUID was cut
@@ -159,8 +162,6 @@ class _Reader:
             self.reading.skip(number, line)
         self.record = record
         self.attributes = {}
-        if guid is None and record.name is not None:
-            record.id = f"{match[3]} {record.name}"
 
     def _port_line(self, number: int, line: str) -> None:
         ends = _ENDS.match(line)

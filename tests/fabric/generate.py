@@ -179,15 +179,8 @@ def _lid(node: Made) -> int:
 def main() -> None:
     """Print one fat tree."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (
-        ("nodes", 8),
-        ("rails", 4),
-        ("leaves", 4),
-        ("spines", 2),
-        ("trunk", 2),
-        ("cores", 0),
-        ("pods", 1),
-    ):
+    sizes = {"nodes": 8, "rails": 4, "leaves": 4, "spines": 2, "trunk": 2, "cores": 0, "pods": 1}
+    for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--degraded", type=int, default=0)
     parser.add_argument("--swap", type=int)

@@ -168,3 +168,10 @@ def test_a_thousand_adapters_are_drawn_without_overlapping_switches() -> None:
     for row in boxes.values():
         row.sort()
         assert all(right - left >= 132 for left, right in itertools.pairwise(row))
+
+
+def test_the_example_has_what_its_document_says() -> None:
+    report = said("fabric", Path(__file__).parents[2] / "examples" / "ibnetdiscover.txt")
+    assert (report["switches"], report["hcas"], report["unread_lines"]) == (4, 16, 0)
+    assert [(slow["rate"], slow["expected"]) for slow in report["slow"]] == [("4xHDR", "4xNDR")]
+    assert [swap["node"] for swap in report["rail_swaps"]] == ["node0006"]
