@@ -35,9 +35,7 @@ COMMANDS = {
     "agent": LazyCommand("llmgw.cli.agent", "agent", "Run a GPU node's agent."),
     "ctl": LazyCommand("llmgw.cli.ctl.main", "app", "Ask and steer a server: nodes, replicas, certificates, …"),
     "doctor": LazyCommand("llmgw.cli.doctor", "doctor", "Check this node: what is wrong, where, what to type."),
-    "inspect": LazyCommand(
-        "llmgw.cli.inspect", "app", "Read saved nvidia-smi output or a sysfs tree as agents do."
-    ),
+    "inspect": LazyCommand("llmgw.cli.inspect", "app", "Read saved output: nvidia-smi, ibnetdiscover, sysfs, …"),
     "router": LazyCommand("llmgw.cli.router", "router", "Run a router (the server starts its own)."),
     "demo": LazyCommand("llmgw.cli.demo", "demo", "A fleet of four nodes on two fabrics, on this machine."),
     "sim": LazyCommand("llmgw.cli.sim", "app", "Simulated hardware and the simulated engine."),

@@ -49,3 +49,24 @@ def test_the_plan_bench_prints_a_table_and_writes_the_same_as_json(tmp_path: Pat
     figures = {item["what"]: item["value"] for item in json.loads(out.read_text())["figures"]}
     assert figures["ready replicas after the fill"] == 20
     assert figures["a steady plan, median"] > 0
+
+
+def test_the_fabric_bench_keeps_what_was_promised(tmp_path: Path) -> None:
+    out = tmp_path / "fabric.json"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.bench", "fabric", "--adapters", "1250", "--repeat", "1"),
+            "--json",
+            str(out),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(out.read_text())
+    limits = {item["what"]: item["limit"] for item in told["figures"] if item["limit"]}
+    assert limits == {"a director's map, read and judged": 0.5, "the large map, read and judged": 2.0}
+    assert [row[0] for row in told["growth"][0]["rows"]] == ["625", "1250"]

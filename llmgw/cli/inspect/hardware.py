@@ -1,95 +1,47 @@
-"""`llmgw inspect`: what the agent's readers make of saved output of nvidia-smi, and of a sysfs tree."""
+"""`llmgw inspect gpus|topo|ports`: what the agent's readers make of saved nvidia-smi output and a sysfs tree."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmgw.cli.output import Cell, Column, Output, OutputOption, print_json, print_table
-from llmgw.config.errors import SentenceError
+from llmgw.cli.inspect.saved import FILE, end, read_saved, show
+from llmgw.cli.output import Cell, Column, Output, OutputOption, print_table
 
 if TYPE_CHECKING:
     from llmgw.hardware.inspecting import GpuReport, PortReport, TopologyReport
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Read saved nvidia-smi output or a sysfs tree as agents do. Exit 0: read, whatever it says; 1: nothing "
-    "in it could be read.",
-)
-
-EXIT_UNREAD = 1
-FILE = Annotated[str, typer.Argument(metavar="FILE", help="A saved file; - reads standard input.")]
 FOLDER = Annotated[Path, typer.Argument(metavar="DIR", help="A folder like /sys/class/infiniband.")]
 
 
-@app.command()
 def gpus(file: FILE, output: OutputOption = Output.table) -> None:
     """GPUs in saved output of nvidia-smi: --query-gpu=… --format=csv, -L, or the table."""
-    from llmgw.hardware.inspecting import inspect_gpus
+    from llmgw.hardware.inspecting import SAVED_BYTES_MAX, inspect_gpus
 
-    report = inspect_gpus(_read(file))
-    _show(output, report, lambda: _print_gpus(report))
-    _end(read=bool(report.gpus) or _tells_gpus(report))
+    report = inspect_gpus(read_saved(file, SAVED_BYTES_MAX, "nvidia-smi"))
+    show(output, report, lambda: _print_gpus(report))
+    end(read=bool(report.gpus) or _tells_gpus(report))
 
 
-@app.command()
 def topo(file: FILE, output: OutputOption = Output.table) -> None:
     """NVLinks and nearest adapters in saved output of nvidia-smi topo -m."""
-    from llmgw.hardware.inspecting import inspect_topology
+    from llmgw.hardware.inspecting import SAVED_BYTES_MAX, inspect_topology
 
-    report = inspect_topology(_read(file))
-    _show(output, report, lambda: _print_topology(report))
-    _end(read=report.gpus > 0)
+    report = inspect_topology(read_saved(file, SAVED_BYTES_MAX, "nvidia-smi"))
+    show(output, report, lambda: _print_topology(report))
+    end(read=report.gpus > 0)
 
 
-@app.command()
 def ports(directory: FOLDER, output: OutputOption = Output.table) -> None:
     """InfiniBand and RoCE ports below a folder like /sys/class/infiniband."""
     from llmgw.hardware.inspecting import inspect_ports
 
     report = inspect_ports(directory)
-    _show(output, report, lambda: _print_ports(report))
-    _end(read=bool(report.ports))
-
-
-def _read(file: str) -> str:
-    from llmgw.hardware.inspecting import SAVED_BYTES_MAX, decode_saved
-
-    try:
-        if file == "-":
-            data = sys.stdin.buffer.read(SAVED_BYTES_MAX + 1)
-        else:
-            with open(file, "rb") as saved:
-                data = saved.read(SAVED_BYTES_MAX + 1)
-    except OSError as error:
-        raise SentenceError(
-            f"{file} cannot be read: {error.strerror}; name a saved file, or - for a pipe"
-        ) from None
-    if len(data) > SAVED_BYTES_MAX:
-        what = "standard input" if file == "-" else file
-        raise SentenceError(
-            f"{what} is larger than {SAVED_BYTES_MAX // 1024**2} MiB, which no output of nvidia-smi is; "
-            "name another file"
-        )
-    return decode_saved(data)
-
-
-def _show(output: Output, report: Any, table: Any) -> None:
-    if output is Output.json:
-        print_json(report)
-    else:
-        table()
-        for problem in report.problems:
-            print(f"PROBLEM: {problem}")
-
-
-def _end(*, read: bool) -> None:
-    if not read:
-        raise typer.Exit(EXIT_UNREAD)
+    show(output, report, lambda: _print_ports(report))
+    end(read=bool(report.ports))
 
 
 def _tells_gpus(report: GpuReport) -> bool:
