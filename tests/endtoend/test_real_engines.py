@@ -21,7 +21,7 @@ import pytest
 
 from llmgw.sim.demo_fleet import DemoFleet
 from llmgw.sim.load import Load
-from tests.endtoend.conftest import RunningFleet, edited, until
+from tests.endtoend.conftest import RunningFleet, edited, llmgw, until
 from tests.endtoend.test_coming_back import served
 
 ENGINES = Path(__file__).parent.parent / "engines"
@@ -144,6 +144,15 @@ def test_chat_comes_through_the_gateway_whole_and_streamed(real: RunningFleet) -
     pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
     assert "".join(pieces) == text
     assert len([piece for piece in pieces if piece]) > 3, "it streams"
+
+
+@pytest.mark.real_engine
+@pytest.mark.timeout(300)
+def test_every_flag_that_we_give_is_one_that_the_program_takes(engine: Engine) -> None:
+    if engine.name == "llamacpp":
+        pytest.skip("the wheel's server has no command line of its own")
+    checked = llmgw("ctl", "engine-check", engine.name, "--bin", engine.agent["bin"], timeout_s=120)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.real_engine
