@@ -152,7 +152,7 @@ class Hub:
         self._log_requests: dict[str, asyncio.Future[LogChunk]] = {}
         self._created_s = int(clock.wall())
         self._routes_held = True
-        self._turned_at: float | None = None
+        self._awake_at: float | None = None
 
     # What agents say.
 
@@ -334,15 +334,21 @@ class Hub:
             )
         self._close_lost_sessions()
         self._publish_routes()
-        self._turned_at = self.clock.monotonic()
+        self._awake_at = self.clock.monotonic()
+
+    def waits_for_routers(self) -> bool:
+        """True until routes are released; asked regularly meanwhile in place of `turn`, it notices pauses too."""
+        self._notice_pause()
+        self._awake_at = self.clock.monotonic()
+        return self._routes_held
 
     def _notice_pause(self) -> None:
         """Whoever comes first after this process stood still: nothing is judged before the pause is forgiven."""
-        if self._turned_at is None:
+        if self._awake_at is None:
             return
-        late_s = self.clock.monotonic() - self._turned_at - TURN_EVERY_S
+        late_s = self.clock.monotonic() - self._awake_at - TURN_EVERY_S
         if late_s > PAUSE_S:
-            self._turned_at += late_s
+            self._awake_at += late_s
             self.forgive_pause(late_s)
 
     def forgive_pause(self, pause_s: float) -> None:

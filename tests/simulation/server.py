@@ -231,9 +231,9 @@ class SimServer:
             server_version="simulated",
         ).app()
         world.invariants.server_started(hub)
+        process.spawn(decide(hub))
         await world.router.greet(process, hub, HELLO_WAIT_S)
         hub.release_routes()
-        process.spawn(decide(hub))
         process.spawn(SimProber(hub, world).run())
 
     async def _write(self, store: SimStore) -> None:
