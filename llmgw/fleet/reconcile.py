@@ -73,6 +73,12 @@ def _returns(sets: Sets) -> list[Action]:
             continue  # its engine died meanwhile, or was told to stop: what ends does not resume
         if ready < wanted and not sets.contested(replica):
             actions.append(ResumeReplica(replica.replica_id))
+            # It may have been on its way out: then that begins anew, when no other of its model moves.
+            replacement = sets.replacement_of(replica)
+            if replacement is not None and replacement.state is ReplicaState.STARTING:
+                actions.append(
+                    StopReplica(replacement.replica_id, f"{replica.replica_id}, its original, is back")
+                )
     return actions
 
 

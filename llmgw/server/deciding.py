@@ -15,7 +15,7 @@ waiting are answered first, and the next turn decides on all of them."""
 
 
 async def decide(hub: Hub) -> None:
-    """Turn until cancelled."""
+    """Turn until cancelled, from `Hub.start_deciding` on: a router that lives is asked for its table first."""
     loop = asyncio.get_running_loop()
     while True:
         try:
@@ -26,6 +26,8 @@ async def decide(hub: Hub) -> None:
         except TimeoutError:
             pass
         hub.changed.clear()
+        if hub.waits_for_routers():
+            continue
         begun = loop.time()
         hub.turn()
         took_s = loop.time() - begun

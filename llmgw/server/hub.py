@@ -102,7 +102,8 @@ class Hub:
         self._tables = RouteTables(epoch, publish, int(clock.wall()))
         self._roll_back = roll_back
         self._turns = Turns(clock.monotonic, ids.replica, lambda effects: self._deliver(effects))
-        self._turned_at: float | None = None
+        self._awake_at: float | None = None
+        self._deciding = False
         self.questions = NodeQuestions(self.fleet, self.sessions, ids)
 
     @property
@@ -244,15 +245,26 @@ class Hub:
         self.sessions.close_lost(self.fleet)
         if self._tables.update(self.fleet, self.catalog, self.static):
             self.changed.set()
-        self._turned_at = self.clock.monotonic()
+        self._awake_at = self.clock.monotonic()
+
+    def start_deciding(self) -> None:
+        """The routers that live were asked for their table, and had their time to answer."""
+        self._deciding = True
+        self.changed.set()
+
+    def waits_for_routers(self) -> bool:
+        """True until `start_deciding`; asked regularly meanwhile in place of `turn`, it notices pauses too."""
+        self._notice_pause()
+        self._awake_at = self.clock.monotonic()
+        return not self._deciding
 
     def _notice_pause(self) -> None:
         """Whoever comes first after this process stood still: nothing is judged before the pause is forgiven."""
-        if self._turned_at is None:
+        if self._awake_at is None:
             return
-        late_s = self.clock.monotonic() - self._turned_at - TURN_EVERY_S
+        late_s = self.clock.monotonic() - self._awake_at - TURN_EVERY_S
         if late_s > PAUSE_S:
-            self._turned_at += late_s
+            self._awake_at += late_s
             self.forgive_pause(late_s)
 
     def forgive_pause(self, pause_s: float) -> None:

@@ -102,6 +102,7 @@ class _ControlProcess:
             roll_back=self._stopped_rollouts.put_nowait,
         )
         hub.start_settling()
+        self._tasks.append(asyncio.create_task(decide(hub), name="decide"))
         store.record("server", "server", "started", time.time(), reason=f"llmgw {llmgw.__version__}")
         watch = LoopWatch()
         self._tasks.append(asyncio.create_task(watch.run(), name="loop watch"))
@@ -119,8 +120,8 @@ class _ControlProcess:
         )
         await self._listen(hub, store, backend, state)
         await routers.start(hub)
+        hub.start_deciding()
         self._tasks += [
-            asyncio.create_task(decide(hub), name="decide"),
             asyncio.create_task(Prober(hub).run(), name="prober"),
             asyncio.create_task(self._refresh_certificates(store), name="certificates"),
             asyncio.create_task(self._roll_back(backend, store), name="rollbacks"),

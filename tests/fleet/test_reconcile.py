@@ -116,6 +116,36 @@ def test_a_returning_replica_resumes_when_nothing_could_replace_it() -> None:
     assert world.serving("small") == [replica_id]
 
 
+class NeverReady(World):
+    """A world in which new forms load for ever, and nobody reaches the shards of nodes that are cut off."""
+
+    def _joined(self, spec):  # type: ignore[no-untyped-def]
+        return not spec.args and super()._joined(spec)
+
+    def works(self, replica):  # type: ignore[no-untyped-def]
+        return self.machines[replica.node_ids[0]].connected and super().works(replica)
+
+
+def test_the_replacement_of_a_returning_replica_that_was_on_its_way_out_is_cancelled() -> None:
+    world = NeverReady(catalog(big=0, small=2), four_nodes())
+    world.run(20)
+    world.apply(catalog(big=0, small=2, args=["--new"]))
+    world.run(5)
+    (first,) = (r for r in world.fleet.replicas.values() if r.replaces is not None)
+    original = world.fleet.replicas[first.replaces or ""]
+    world.machines[original.node_ids[0]].connected = False
+    world.run(20)
+    assert original.state is ReplicaState.FAILED
+    world.machines[original.node_ids[0]].connected = True
+    for _ in range(20):
+        world.run(1)
+        moving = [
+            r.replaces for r in world.fleet.replicas.values() if r.live and r.replaces in world.serving("small")
+        ]
+        assert len(moving) <= 1
+    assert original.state is ReplicaState.READY
+
+
 def test_a_returning_replica_that_is_ending_is_not_resumed() -> None:
     world = World(catalog(big=0, small=1), [Machine("node01", []), Machine("node02", [], gpus=0)])
     world.run(10)

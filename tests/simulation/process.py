@@ -66,9 +66,17 @@ class Process:
             error = None
             try:
                 yield waits_for
-                while not self._running.is_set():
-                    yield from self._running.wait().__await__()
+            except GeneratorExit:
+                raise
             except BaseException as raised:
                 error = raised
+            # Also when a timeout has ended the wait: it is noticed when the process goes on.
+            while not self._running.is_set():
+                try:
+                    yield from self._running.wait().__await__()
+                except GeneratorExit:
+                    raise
+                except BaseException as raised:
+                    error = error or raised
             if not self.alive:
                 error = asyncio.CancelledError()

@@ -231,8 +231,9 @@ class SimServer:
             server_version="simulated",
         ).app()
         world.invariants.server_started(hub)
-        await world.router.greet(process, hub, GREETING_WAIT_S)
         process.spawn(decide(hub))
+        await world.router.greet(process, hub, GREETING_WAIT_S)
+        hub.start_deciding()
         process.spawn(SimProber(hub, world).run())
 
     async def _write(self, store: SimStore) -> None:
