@@ -112,9 +112,11 @@ class _Reader:
         text = text[:TEXT_BYTES_MAX].lstrip("\ufeff")
         lines = text.splitlines()
         rest = [line for line in lines[:_LINES_MAX] if line.strip() and not self._read_message(line.strip())]
-        if looks_like_list(text):
+        # What says itself that it is CSV may hold anything in its cells.
+        is_csv = any(_read_heading(_cells(line)) for line in rest)
+        if not is_csv and looks_like_list(text):
             self._take(parse_list(rest))
-        elif looks_like_table(text):
+        elif not is_csv and looks_like_table(text):
             self._take(parse_table(rest))
         else:
             for line in rest:
@@ -168,7 +170,7 @@ class _Reader:
         if section := _PROCESS_SECTION.match(line):
             self.process_fields = [name.strip() for name in section[1].split(",")]
             return
-        cells = [cell.strip() for cell in line.rstrip("\r\n").split(", ")]
+        cells = _cells(line)
         if self.process_fields is not None:
             size = size_of_row(self.process_fields, cells)
             if size is None:
@@ -217,21 +219,29 @@ class _Reader:
 
     def _add(self, gpu: Gpu) -> None:
         for other in self.table.gpus:
-            if (gpu.uuid and gpu.uuid == other.uuid) or gpu.index == other.index:
-                what = gpu.uuid if gpu.uuid and gpu.uuid == other.uuid else f"index {gpu.index}"
-                self._find(
-                    "gpu-duplicate",
-                    f"GPU {gpu.index}",
-                    f"{what} is listed twice; the second line is left out",
-                    severity="warning",
-                    why="Two names for one GPU would let two shards share it",
-                    remedy="run nvidia-smi -L and compare",
-                )
+            if gpu.uuid and gpu.uuid == other.uuid:
+                self._listed_twice(gpu, gpu.uuid, "the second line is left out")
+                return
+            if gpu.index == other.index and gpu.uuid and other.uuid:
+                # Two GPUs by their UUIDs, which are what shards are given: an odd index costs neither.
+                self._listed_twice(gpu, f"index {gpu.index}", "its UUIDs differ, so both are taken")
+            elif gpu.index == other.index:
+                self._listed_twice(gpu, f"index {gpu.index}", "the second line is left out")
                 return
         if len(self.table.gpus) >= GPUS_PER_NODE_MAX:
             self.refused_for_count += 1
             return
         self.table.gpus.append(gpu)
+
+    def _listed_twice(self, gpu: Gpu, what: str, then: str) -> None:
+        self._find(
+            "gpu-duplicate",
+            f"GPU {gpu.index}",
+            f"{what} is listed twice; {then}",
+            severity="warning",
+            why="Two names for one GPU would let two shards share it",
+            remedy="run nvidia-smi -L and compare",
+        )
 
     def _conclude(self) -> None:
         if self.held_mib is not None and len(self.table.gpus) == 1 and self.table.gpus[0].memory_used_mib is None:
@@ -299,6 +309,10 @@ class _Reader:
         finding = Finding(check=check, severity=severity, where=where, what=what, why=why, remedy=remedy)
         if finding not in self.table.findings and len(self.table.findings) < _FINDINGS_MAX:
             self.table.findings.append(finding)
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.rstrip("\r\n").split(", ")]
 
 
 def _read_heading(cells: list[str]) -> list[str] | None:

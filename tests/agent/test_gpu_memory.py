@@ -156,7 +156,7 @@ def test_when_the_wait_is_over_the_end_names_the_holder_and_the_gpu_is_out_of_us
     tmp_path: Path,
 ) -> None:
     async def test() -> None:
-        async with node(tmp_path, release_limit_s=0.5) as one:
+        async with node(tmp_path, release_limit_s=3.0) as one:
             await one.supervisor.start(one.spec("r1-0", "leaks-memory"))
             await one.reach("r1-0", "ready")
             await one.supervisor.stop("r1-0", "scaled down")

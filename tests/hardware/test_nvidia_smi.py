@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from llmgw.hardware.nvidia_smi import QUERY_FIELDS, invalid_field, parse_gpus, query_args
@@ -273,6 +273,9 @@ def test_any_text_at_all_is_read_without_raising(text: str) -> None:
 
 
 @settings(deadline=None)
+@example("1", 0)
+@example("| 1 MiB", 0)
+@example("GPU 0: H100 (UUID: GPU-00000000-1111-2222-3333-444455556666)", 0)
 @given(st.text(alphabet=st.characters(exclude_characters="\n\r,"), max_size=40), st.integers(0, 12))
 def test_any_cell_at_all_costs_no_other_gpu(cell: str, column: int) -> None:
     cells = row(0).split(", ")
