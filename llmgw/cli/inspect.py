@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmgw.cli.output import Cell, Column, Output, OutputOption, print_json, print_table
+from llmgw.cli.standard_input import read_standard_input
 from llmgw.config.errors import SentenceError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _read(file: str) -> str:
 
     try:
         if file == "-":
-            data = sys.stdin.buffer.read(SAVED_BYTES_MAX + 1)
+            data = read_standard_input(SAVED_BYTES_MAX)
         else:
             with open(file, "rb") as saved:
                 data = saved.read(SAVED_BYTES_MAX + 1)
