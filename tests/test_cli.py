@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -43,6 +44,51 @@ def test_help_lists_every_command(tmp_path: Path) -> None:
     listed = [line.split()[0] for line in done.stdout.partition("Commands:")[2].splitlines() if line.strip()]
     assert listed == COMMANDS
     assert llmgw(cwd=tmp_path).stdout == done.stdout
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "command", ["inspect gpus -", "ctl engine-check vllm --help-file -", "--help", "version"]
+)
+def test_closed_standard_streams_are_no_defect(tmp_path: Path, command: str, closed: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m llmgw {command} {closed}"],
+        cwd=tmp_path,
+        env=environment(HOME=str(tmp_path)),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    codes = {"inspect gpus -": 1, "ctl engine-check vllm --help-file -": 2}
+    assert done.returncode == codes.get(command, 0), done.stderr
+    assert "defect" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["inspect", "gpus", "-"], "a line of its output could not be read: oddity"),
+        (["ctl", "engine-check", "vllm", "--help-file", "-"], "it begins with 'oddity'"),
+        (["ctl", "apply", "-"], "standard input line 1: must be keys with values"),
+    ],
+)
+def test_a_dash_reads_a_socket_as_well_as_a_pipe(tmp_path: Path, command: list[str], said: str) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(b"oddity\n")
+        ours.shutdown(socket.SHUT_WR)
+        done = subprocess.run(
+            [sys.executable, "-m", "llmgw", *command],
+            cwd=tmp_path,
+            env=environment(HOME=str(tmp_path)),
+            stdin=theirs,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+    assert said in done.stdout + done.stderr
 
 
 def test_help_answers_in_under_300_ms(tmp_path: Path) -> None:

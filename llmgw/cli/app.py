@@ -18,6 +18,7 @@ import typer.main
 
 from llmgw import __version__
 from llmgw.cli.errors import ending
+from llmgw.cli.standard_input import open_standard_streams
 from llmgw.config.errors import SentenceError
 
 
@@ -94,6 +95,7 @@ def version() -> None:
 
 def run() -> None:
     """Run the command line on `sys.argv` and exit: 0, 1 for a failure, 2 for a wrong command line."""
+    open_standard_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal or locale that lacks a character gets a question mark, not a failure.
         sys.stdout.reconfigure(errors="replace")

@@ -52,13 +52,14 @@ def load_agent_config(path: Path | None, environ: Mapping[str, str]) -> AgentCon
     return _load(AgentConfig, path, environ, AGENT_PREFIX)
 
 
-def load_catalog_file(path: Path) -> CatalogFile:
+def load_catalog_file(path: Path, data: bytes | None = None) -> CatalogFile:
     """The `models:` of a file that holds nothing else, or of a whole `server.yaml` (its other keys are not read).
 
+    `data` is what has been read already, such as standard input; `path` is what errors call it then.
     Raises ConfigError, whose text is one sentence a line. A file that does not say `models:` is refused: taken
     for an empty catalog it would stop everything. `models: []` says it.
     """
-    root = _read(path, "")
+    root = _read(path, "") if data is None else _parsed(data, path)
     assert isinstance(root.value, dict)
     problems = [
         (child.line, f"{path} line {child.line}: {key}: {unknown_key(ServerConfig, (key,))}")
@@ -152,6 +153,10 @@ def _read(path: Path, hint: str) -> Node:
         raise ConfigError(f"{path}: this user may not read it; change its owner or mode") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return _parsed(data, path)
+
+
+def _parsed(data: bytes, path: Path) -> Node:
     try:
         root = read_yaml(data)
     except YamlProblem as problem:

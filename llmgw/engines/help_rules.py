@@ -24,8 +24,9 @@ class HelpRules:
     command lines of shards, too. `ask_version` prints the version. `ask_program` and `ask_program_version` are
     the same for the engine's own program, where shards run by the interpreter.
 
-    `column` is where option lines begin; deeper ones are prose. A whole text begins with `opening`, ends with
-    `closing` and lists about `options_known` options. `sentences`: its descriptions end as sentences do.
+    `column` is where option lines begin; deeper ones are prose. A whole text holds `opening`, with which its
+    options begin, ends with `closing` and lists about `options_known` options. `sentences`: its descriptions end
+    as sentences do.
 
     `reading` is how the parser reads what is listed. `unlisted` are short options that it takes although no line
     lists them, and the long one that they stand for. `unlisted_off`: a listed pair `--enable-x, --disable-x`
@@ -58,7 +59,8 @@ _RULES: dict[str, HelpRules] = {
         ask_version=("--version",),
         version_in_text=r"docs\.vllm\.ai/en/v(\d+\.\d+[\w.]*\w)/",
         column=2,
-        opening=r"^usage: ",
+        # Without its usage alone a text still lists every option.
+        opening=r"^(?:usage: |options:$)",
         closing=r"^When passing JSON CLI arguments",
         options_known=317,
         reading=vllm_flags.READING,
@@ -73,7 +75,7 @@ _RULES: dict[str, HelpRules] = {
         ask_program=("serve", "--help"),
         ask_program_version=("version",),
         column=2,
-        opening=r"^usage: ",
+        opening=r"^(?:usage: |options:$)",
         options_known=530,
         reading=sglang.READING,
     ),

@@ -63,6 +63,7 @@ REFUSED_ARGS = {
     "--ssl-keyfile-password": _TLS,
     **dict.fromkeys(["--grpc-mode", "--smg-grpc-mode", "--grpc-port", "--gated-launch-port"], _OTHER_SERVER),
     **dict.fromkeys(["--sidecar", "--sidecar-args"], _OTHER_SERVER),
+    **dict.fromkeys(["--metrics-host", "--metrics-port"], _OTHER_SERVER),
     **dict.fromkeys(["--smg-http-sidecar-port", "--grpc-http-sidecar-port"], _OTHER_SERVER),
     "--config": "a file could set what a profile may not; give the flags themselves",
 }
@@ -73,6 +74,8 @@ REFUSED_ENV = {
     **dict.fromkeys(["SGLANG_HOST_IP", "HOST_IP", "SGLANG_LOCAL_IP_NIC", "SGLANG_PORT"], _ADDRESS),
     **dict.fromkeys(["SGLANG_API_KEY", "SGLANG_ADMIN_API_KEY"], _KEY),
     "SGLANG_GRPC_PORT": _OTHER_SERVER,
+    "SMG_SGLANG_SERVICER_METRICS_HOST": _OTHER_SERVER,
+    "SMG_SGLANG_SERVICER_METRICS_PORT": _OTHER_SERVER,
     "SGLANG_BLOCK_NONZERO_RANK_CHILDREN": _REPLICA,
 }
 """Variables, the same."""

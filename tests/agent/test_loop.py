@@ -10,6 +10,7 @@ from typing import Any
 
 import looptime
 import msgspec
+import pytest
 
 from llmgw.agent.conversation import Backoff, Life, TransportError
 from llmgw.agent.loop import AgentLoop
@@ -245,6 +246,22 @@ def test_while_the_server_is_away_the_agent_tries_for_ever_and_ever_slower() -> 
         assert len(set(gaps[6:])) > 10  # jittered
         del it.server.always["register"]
         await until(lambda: it.server.polls, deadline_s=31)
+
+    converse(test)
+
+
+def test_another_trouble_is_said_at_once_and_the_same_one_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("llmgw.agent.loop.log.error", lambda what, **facts: said.append(facts["why"]))
+
+    async def test(it: Conversation) -> None:
+        away = TransportError("nothing listens")
+        broken = (500, Refusal(code="internal", message="a defect"))
+        it.server.first["register"] = [away, away, broken, broken, away]
+        await until(lambda: it.server.polls)
+        assert said == ["nothing listens", "a defect", "nothing listens"]
 
     converse(test)
 

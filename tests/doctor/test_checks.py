@@ -9,6 +9,7 @@ import resource
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 
 from llmgw.doctor import ports, weights, work_dir
 from llmgw.doctor.checks import CHECKS
+from llmgw.doctor.engine_user import check_engine_user
 from llmgw.doctor.examine import examine
 from llmgw.doctor.limits import inherited_limits
 from llmgw.doctor.packages import RememberedPackages, interpreter_of, owner_of
@@ -378,6 +380,35 @@ def test_a_user_for_engines_that_cannot_be_used_is_found(site: Site, monkeypatch
     (finding,) = findings(site, supervisor={"work_dir": "/tmp"})
     assert (finding.check, finding.severity) == ("engine-user-root", "info")
     monkeypatch.setattr(Account, "closed_devices", lambda account: ["/dev/infiniband/uverbs0"])
+    monkeypatch.setattr(Account, "cannot_run", lambda account, program: False)
     (finding,) = findings(site, supervisor={"work_dir": "/tmp", "engine_user": "nobody"})
     assert (finding.check, finding.severity) == ("engine-user-devices", "warning")
     assert finding.what == "the user nobody may not open /dev/infiniband/uverbs0"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts engines as another user")
+def test_folders_and_programs_that_the_engines_user_does_not_get_to_are_found(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Account, "closed_devices", lambda account: [])
+    with tempfile.TemporaryDirectory() as place:
+        closed = Path(place) / "closed"
+        closed.mkdir(mode=0o700)
+        program = closed / "llama-server"
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        settings: dict[str, Any] = {
+            "engines": {"llamacpp": {"bin": str(program)}},
+            "weights": {"dir": str(closed / "weights")},
+            "supervisor": {"work_dir": str(closed / "state" / "work"), "engine_user": "nobody"},
+        }
+        found = check_engine_user(site.node(**settings))
+        assert {(each.check, each.severity, each.where) for each in found} == {
+            ("engine-user-folders", "error", f"node01 supervisor.work_dir {closed}/state/work"),
+            ("engine-user-folders", "error", f"node01 weights.dir {closed}/weights"),
+            ("engine-user-program", "error", "node01 engines.llamacpp"),
+        }
+        assert f"the user nobody does not get through {closed}" in [each.what for each in found]
+        Path(place).chmod(0o711)
+        closed.chmod(0o711)
+        assert check_engine_user(site.node(**settings)) == []

@@ -63,6 +63,20 @@ def test_every_flag_of_ours_is_taken_and_each_one_cut_out_is_missing(
 
 
 @EACH
+def test_a_flag_whose_every_line_is_gone_is_missing_alone(
+    engine: str, help_name: str, cases_name: str, version: str | None
+) -> None:
+    """The usage too, when that is the line that names it."""
+    adapter = registry.adapter(engine)
+    lines = text_of(help_name).splitlines(keepends=True)
+    for flag in widest_flags(adapter)[engine]:
+        word = re.compile(rf"(?<![\w-]){re.escape(flag)}(?![\w-])")
+        check = check_engine(adapter, "".join(line for line in lines if not word.search(line))).check
+        assert [each.flag for each in check.flags if each.ok is not True] == [flag]
+        assert check.ok is False
+
+
+@EACH
 def test_a_real_text_cut_off_anywhere_looks_truncated(
     engine: str, help_name: str, cases_name: str, version: str | None
 ) -> None:

@@ -15,6 +15,7 @@ from llmgw.cli.ctl.catalog_wait import wait_until_ready
 from llmgw.cli.ctl.client import AdminClient, shaped
 from llmgw.cli.ctl.options import Ctl, command, note
 from llmgw.cli.output import Column, print_json, print_table
+from llmgw.cli.standard_input import read_standard_input
 
 if TYPE_CHECKING:
     from llmgw.messages.admin import CatalogPlan, CatalogRevisionView, CatalogView
@@ -42,8 +43,13 @@ def apply(
 ) -> None:
     """Make a file's models the catalog: print the plan, ask, and apply it as the next revision."""
     from llmgw.config.load import load_catalog_file
+    from llmgw.config.yaml_lines import BYTES_MAX
 
-    found = load_catalog_file(Path("/dev/stdin" if file == "-" else file))
+    found = (
+        load_catalog_file(Path("standard input"), read_standard_input(BYTES_MAX))
+        if file == "-"
+        else load_catalog_file(Path(file))
+    )
     if found.ignored:
         note(f"{file}: only models: is read of it, not {cells.listed(list(found.ignored))}")
     models = found.catalog.model_dump(mode="json")["models"]

@@ -13,6 +13,7 @@ import typer
 from llmgw.cli.ctl import cells
 from llmgw.cli.ctl.options import Ctl, command, note
 from llmgw.cli.output import Column, print_json, print_table
+from llmgw.cli.standard_input import read_standard_input
 from llmgw.config.errors import SentenceError
 
 if TYPE_CHECKING:
@@ -188,14 +189,18 @@ def _beside(python: str, adapter: EngineAdapter) -> str:
 
 
 def _read_help_file(name: str) -> str:
-    path = Path("/dev/stdin" if name == "-" else name)
     try:
-        with path.open("rb") as file:
-            raw = file.read(HELP_FILE_BYTES_MAX + 1)
+        if name == "-":
+            raw = read_standard_input(HELP_FILE_BYTES_MAX)
+        else:
+            with open(name, "rb") as file:
+                raw = file.read(HELP_FILE_BYTES_MAX + 1)
     except OSError as error:
         raise CannotTellError(
             f"the help text {name} cannot be read: {error.strerror}; correct --help-file"
         ) from None
+    except SentenceError as error:
+        raise CannotTellError(str(error)) from None
     if len(raw) > HELP_FILE_BYTES_MAX:
         raise CannotTellError(f"{name} is larger than {HELP_FILE_BYTES_MAX} bytes, which is no help text")
     return raw.decode("utf-8", "replace")

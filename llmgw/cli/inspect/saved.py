@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Annotated, Protocol
 
 import typer
 
 from llmgw.cli.output import Output, print_json
+from llmgw.cli.standard_input import read_standard_input
 from llmgw.config.errors import SentenceError
 
 EXIT_UNREAD = 1
@@ -28,7 +28,7 @@ def read_saved(file: str, bytes_max: int, tool: str) -> str:
 
     try:
         if file == "-":
-            data = sys.stdin.buffer.read(bytes_max + 1)
+            data = read_standard_input(bytes_max)
         else:
             with open(file, "rb") as saved:
                 data = saved.read(bytes_max + 1)
