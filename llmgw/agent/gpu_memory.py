@@ -38,6 +38,8 @@ RENDEZVOUS_SHARE = 0.5
 # A driver that says nothing for so long will not say more later.
 UNKNOWN_PATIENCE_S = 5.0
 LOOK_FIRST_S = 0.1
+# However little time is left: a look takes what the driver takes, a second or more where there are many GPUs.
+LOOK_LEAST_S = 5.0
 LOOK_MAX_S = 2.0
 # Shorter waits are ordinary, and not worth a report.
 SAY_AFTER_S = 1.0
@@ -115,11 +117,13 @@ class GpuMemory:
         deadline = loop.time() + limit_s
         pause_s = LOOK_FIRST_S
         told = False
+        reasons: list[str] = []
         while True:
-            reading = await self._look(max(LOOK_FIRST_S, deadline - loop.time()))
-            reasons = await asyncio.to_thread(self._occupants, record, reading)
+            reading = await self._look(max(LOOK_LEAST_S, deadline - loop.time()))
+            mine = [gpu for gpu in reading.gpus if gpu.uuid in record.spec.gpus]
+            if mine:  # else the driver said nothing, and what it said before stands
+                reasons = await asyncio.to_thread(self._occupants, record, reading)
             if not reasons:
-                mine = [gpu for gpu in reading.gpus if gpu.uuid in record.spec.gpus]
                 used = {gpu.uuid: gpu.memory_used_mib for gpu in mine if gpu.memory_used_mib is not None}
                 return Waited(used)
             if loop.time() >= deadline:
@@ -146,18 +150,21 @@ class GpuMemory:
         began = loop.time()
         pause_s = LOOK_FIRST_S
         told = False
+        held: dict[str, str] | None = None
         while True:
             waited_s = loop.time() - began
-            reading = await self._look(max(LOOK_FIRST_S, self._release_limit_s - waited_s))
-            known, held = await asyncio.to_thread(self._remains, record, reading)
+            reading = await self._look(max(LOOK_LEAST_S, self._release_limit_s - waited_s))
+            known, remains = await asyncio.to_thread(self._remains, record, reading)
+            if known or remains:  # else the driver said nothing, and what it said before stands
+                held = remains
             waited_s = loop.time() - began
             if known and not held:
                 return {}
-            if not known and waited_s >= min(UNKNOWN_PATIENCE_S, self._release_limit_s):
+            if held is None and waited_s >= min(UNKNOWN_PATIENCE_S, self._release_limit_s):
                 log.warning("whether GPU memory was released cannot be read", shard=record.spec.shard_id)
                 return {}
             if waited_s >= self._release_limit_s:
-                return held
+                return held or {}
             if held and not told and waited_s >= SAY_AFTER_S:
                 told = True
                 on_held("its processes have ended; waits for GPU memory: " + "; ".join(held.values()))

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -156,7 +157,7 @@ def test_when_the_wait_is_over_the_end_names_the_holder_and_the_gpu_is_out_of_us
     tmp_path: Path,
 ) -> None:
     async def test() -> None:
-        async with node(tmp_path, release_limit_s=3.0) as one:
+        async with node(tmp_path, release_limit_s=0.5) as one:
             await one.supervisor.start(one.spec("r1-0", "leaks-memory"))
             await one.reach("r1-0", "ready")
             await one.supervisor.stop("r1-0", "scaled down")
@@ -201,7 +202,7 @@ def test_a_stop_does_not_wait_for_a_stranger_who_was_there_first(tmp_path: Path)
 
 def test_a_start_waits_for_a_predecessor_s_memory_and_says_so(tmp_path: Path) -> None:
     async def test() -> None:
-        async with node(tmp_path, release_limit_s=2.0) as one:
+        async with node(tmp_path, release_limit_s=0.2) as one:
             await one.supervisor.start(one.spec("r1-0", "leaks-memory"))
             await one.reach("r1-0", "ready")
             await one.supervisor.stop("r1-0", "replaced")
@@ -221,12 +222,12 @@ def test_a_start_that_waits_in_vain_fails_with_the_holder_s_name_and_can_be_stop
     tmp_path: Path,
 ) -> None:
     async def test() -> None:
-        async with node(tmp_path, free_limit_s=4.0) as one:
+        async with node(tmp_path, free_limit_s=1.0) as one:
             with stranger(one.hardware) as process:
                 await one.supervisor.start(one.spec("r1-0"))
                 failed = await one.reach("r1-0", "failed")
                 reason = failed.reason or ""
-                assert reason.startswith("its GPUs were not free within 4 s: GPU 0 is not free")
+                assert reason.startswith("its GPUs were not free within 1 s: GPU 0 is not free")
                 assert f"process {process.pid} (" in reason
                 assert "with 20480 MiB" in reason
                 assert "secret" not in reason
@@ -246,10 +247,10 @@ def test_a_rank_that_waits_in_vain_gives_up_before_the_others_give_up_on_it(tmp_
         async with node(tmp_path) as one:
             with stranger(one.hardware):
                 spec = one.spec("r1-0")
-                leader = msgspec.structs.replace(spec, nodes=2, fabric=None, rendezvous_timeout_s=8.0)
+                leader = msgspec.structs.replace(spec, nodes=2, fabric=None, rendezvous_timeout_s=1.0)
                 await one.supervisor.start(leader)
                 failed = await one.reach("r1-0", "failed")
-                assert "its GPUs were not free within 4 s" in (failed.reason or "")
+                assert "its GPUs were not free within 0.5 s" in (failed.reason or "")
 
     run(test)
 
@@ -311,6 +312,34 @@ def test_a_driver_that_says_nothing_does_not_hold_up_a_stop_for_long(tmp_path: P
             assert (await held_one(supervisor)).reason == "scaled down"
         finally:
             await supervisor.close()
+
+    run(test)
+
+
+def test_a_driver_that_is_slow_or_silent_at_the_end_frees_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with node(tmp_path, release_limit_s=0.5, free_limit_s=0.5) as one:
+            read, quick = one.read, 2
+            silent = False
+
+            def slow() -> GpuReading:
+                nonlocal quick
+                if silent:
+                    return GpuReading()
+                quick -= 1
+                if quick < 0:
+                    time.sleep(0.4)
+                return read()
+
+            one.memory._read = slow
+            await one.supervisor.start(one.spec("r1-0", "leaks-memory"))
+            await one.reach("r1-0", "ready")
+            await one.supervisor.stop("r1-0", "scaled down")
+            await one.reach("r1-0", "stopped", "memory is still in use")
+            await one.supervisor.start(one.spec("r2-0"))
+            await one.reach("r2-0", "waiting", "waits for GPU memory")
+            silent = True
+            assert "not free within" in ((await one.reach("r2-0", "failed")).reason or "")
 
     run(test)
 
