@@ -18,7 +18,7 @@ class MachineFaults(Breaker):
             (4, "agent pause", self.pause_agent),
             (2, "description lost", self._lose_description),
             (5, "power loss", self.power_loss),
-            (2, "disk stall", self._stall_disk),
+            (2, "disk stall", self.stall_disk),
             (4, "port down", self._port_down),
             (2, "GPU broken", self._break_gpu),
             (2, "foreign process", self._take_gpu),
@@ -100,9 +100,10 @@ class MachineFaults(Breaker):
         clone.power_on()
         self._after(20, 200, clone.power_off)
 
-    def _stall_disk(self) -> None:
-        machine = self._machine()
-        lasts_s = self._rng.choice([10.0, 50.0, 110.0]) * self._rng.uniform(0.5, 1.5)
+    def stall_disk(self, machine: Machine | None = None) -> None:
+        """Nothing can be written for a while: a start that is told meanwhile is not taken."""
+        machine = machine or self._machine()
+        lasts_s = self._rng.choice([10.0, 50.0, 110.0, 110.0]) * self._rng.uniform(0.5, 1.5)
         self._fault("disk stall", f"{machine.name} for {lasts_s:.1f} s")
         machine.disk_stalls_until = self._world.now + lasts_s
 
