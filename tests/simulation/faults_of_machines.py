@@ -43,8 +43,14 @@ class MachineFaults(Breaker):
             machine.start_agent()
 
     def crash_agent(self, machine: Machine | None = None) -> None:
-        """kill -9 of an agent; its engines go on."""
-        machine = machine or self._machine()
+        """kill -9 of an agent; its engines go on. Rather of one whose engines load: the next one takes over."""
+        loading = [
+            one
+            for one in self._world.machines.values()
+            if one.agent is not None and any(record.phase == "starting" for record in one.disk.values())
+        ]
+        if machine is None:
+            machine = self._rng.choice(loading) if loading and self._rng.random() < 0.6 else self._machine()
         if machine.agent is None:
             return
         down_s = self._rng.choice([0.1, 2.0, 10.0, 40.0]) * self._rng.uniform(0.5, 1.5)
