@@ -72,6 +72,7 @@ class Faults:
                 lambda: self._machines.crash_agent(machine),
                 lambda: self._machines.pause_agent(machine),
                 lambda: self._machines.power_loss(machine),
+                lambda: self._machines.stall_disk(machine),
                 lambda: self._links.partition(machine),
                 lambda: self._links.cut_answers(machine),
                 lambda: self._links.halve(machine),

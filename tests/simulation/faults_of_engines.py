@@ -76,7 +76,7 @@ class EngineFaults(Breaker):
 
     def _slow_loading(self) -> None:
         self._fault("slow loading")
-        self._world.engines.slow = 5.0
+        self._world.engines.slow = 8.0
 
         def mend() -> None:
             self._world.engines.slow = 1.0

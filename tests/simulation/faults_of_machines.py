@@ -18,7 +18,7 @@ class MachineFaults(Breaker):
             (4, "agent pause", self.pause_agent),
             (2, "description lost", self._lose_description),
             (5, "power loss", self.power_loss),
-            (2, "disk stall", self._stall_disk),
+            (2, "disk stall", self.stall_disk),
             (4, "port down", self._port_down),
             (2, "GPU broken", self._break_gpu),
             (2, "foreign process", self._take_gpu),
@@ -43,8 +43,14 @@ class MachineFaults(Breaker):
             machine.start_agent()
 
     def crash_agent(self, machine: Machine | None = None) -> None:
-        """kill -9 of an agent; its engines go on."""
-        machine = machine or self._machine()
+        """kill -9 of an agent; its engines go on. Rather of one whose engines load: the next one takes over."""
+        loading = [
+            one
+            for one in self._world.machines.values()
+            if one.agent is not None and any(record.phase == "starting" for record in one.disk.values())
+        ]
+        if machine is None:
+            machine = self._rng.choice(loading) if loading and self._rng.random() < 0.6 else self._machine()
         if machine.agent is None:
             return
         down_s = self._rng.choice([0.1, 2.0, 10.0, 40.0]) * self._rng.uniform(0.5, 1.5)
@@ -100,9 +106,10 @@ class MachineFaults(Breaker):
         clone.power_on()
         self._after(20, 200, clone.power_off)
 
-    def _stall_disk(self) -> None:
-        machine = self._machine()
-        lasts_s = self._rng.choice([10.0, 50.0, 110.0]) * self._rng.uniform(0.5, 1.5)
+    def stall_disk(self, machine: Machine | None = None) -> None:
+        """Nothing can be written for a while: a start that is told meanwhile is not taken."""
+        machine = machine or self._machine()
+        lasts_s = self._rng.choice([10.0, 50.0, 110.0, 110.0]) * self._rng.uniform(0.5, 1.5)
         self._fault("disk stall", f"{machine.name} for {lasts_s:.1f} s")
         machine.disk_stalls_until = self._world.now + lasts_s
 
