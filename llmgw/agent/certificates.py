@@ -15,7 +15,8 @@ from llmgw.messages.agent import Refusal, Renew, Renewed
 
 log = structlog.get_logger("agent")
 
-RETRY_BASE_S = 60.0
+RETRY_BASE_S = 5.0
+AGAIN_AFTER_S = 60.0
 RETRY_MAX_S = 3600.0
 # Certificates live for months; a clock that was set wrong is noticed within the hour.
 LOOK_MAX_S = 3600.0
@@ -74,7 +75,7 @@ class CertificateKeeper:
                 backoff.reset()
                 log.info("certificate renewed", node=self._node_id)
                 # A clock that is far ahead finds the new one due at once, again and again.
-                await asyncio.sleep(RETRY_BASE_S)
+                await asyncio.sleep(AGAIN_AFTER_S)
 
     async def renew(self) -> None:
         """Renew now. Raises TransportError, CertificateError or OSError; the old pair stays valid then."""

@@ -168,7 +168,11 @@ def test_a_certificate_past_half_its_life_is_renewed_by_itself_and_ends_with_its
     home = fleet.demo.folder / "node02"
     enrolled = serial_in(home / "agent.pem")
     fleet.demo.start_agent("node02")
-    until(lambda: "certificate renewed" in fleet.demo.last_words("node02", 50))
+    until(
+        lambda: "certificate renewed" in fleet.demo.last_words("node02", 50),
+        40,
+        lambda: fleet.demo.last_words("node02", 50),
+    )
     renewed = x509.load_pem_x509_certificates((home / "agent.pem").read_bytes())
     assert len(renewed) == 2, "the renewal authority's certificate goes with it"
     assert renewed[0].serial_number != enrolled
