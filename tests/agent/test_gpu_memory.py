@@ -318,27 +318,25 @@ def test_a_driver_that_says_nothing_does_not_hold_up_a_stop_for_long(tmp_path: P
 
 def test_a_driver_that_is_slow_or_silent_at_the_end_frees_nothing(tmp_path: Path) -> None:
     async def test() -> None:
-        async with node(tmp_path, release_limit_s=0.5, free_limit_s=0.5) as one:
-            read, quick = one.read, 2
-            silent = False
+        async with node(tmp_path, release_limit_s=0.5, free_limit_s=4.0) as one:
+            read, manner = one.read, "quick"
 
-            def slow() -> GpuReading:
-                nonlocal quick
-                if silent:
+            def driver() -> GpuReading:
+                if manner == "silent":
                     return GpuReading()
-                quick -= 1
-                if quick < 0:
+                if manner == "slow":
                     time.sleep(0.4)
                 return read()
 
-            one.memory._read = slow
+            one.memory._read = driver
             await one.supervisor.start(one.spec("r1-0", "leaks-memory"))
             await one.reach("r1-0", "ready")
+            manner = "slow"
             await one.supervisor.stop("r1-0", "scaled down")
             await one.reach("r1-0", "stopped", "memory is still in use")
             await one.supervisor.start(one.spec("r2-0"))
             await one.reach("r2-0", "waiting", "waits for GPU memory")
-            silent = True
+            manner = "silent"
             assert "not free within" in ((await one.reach("r2-0", "failed")).reason or "")
 
     run(test)
