@@ -71,10 +71,12 @@ def _returns(sets: Sets) -> list[Action]:
         ready = sum(1 for other in others if other.state is ReplicaState.READY)
         if any(shard.phase == "stopping" for shard in replica.shards.values()):
             continue  # its engine died meanwhile, or was told to stop: what ends does not resume
+        replacement = sets.replacement_of(replica)
+        if replacement is not None and replacement.state is ReplicaState.READY and sets.leaving(replica):
+            continue  # it was on its way out, and its place is taken
         if ready < wanted and not sets.contested(replica):
             actions.append(ResumeReplica(replica.replica_id))
             # It may have been on its way out: then that begins anew, when no other of its model moves.
-            replacement = sets.replacement_of(replica)
             if replacement is not None and replacement.state is ReplicaState.STARTING:
                 actions.append(
                     StopReplica(replacement.replica_id, f"{replica.replica_id}, its original, is back")

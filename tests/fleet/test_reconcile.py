@@ -116,18 +116,20 @@ def test_a_returning_replica_resumes_when_nothing_could_replace_it() -> None:
     assert world.serving("small") == [replica_id]
 
 
-class NeverReady(World):
-    """A world in which new forms load for ever, and nobody reaches the shards of nodes that are cut off."""
+class SlowForms(World):
+    """A world in which new forms load until `slow` is over, and nobody reaches the shards of nodes that are cut."""
+
+    slow = True
 
     def _joined(self, spec):  # type: ignore[no-untyped-def]
-        return not spec.args and super()._joined(spec)
+        return not (spec.args and self.slow) and super()._joined(spec)
 
     def works(self, replica):  # type: ignore[no-untyped-def]
         return self.machines[replica.node_ids[0]].connected and super().works(replica)
 
 
 def test_the_replacement_of_a_returning_replica_that_was_on_its_way_out_is_cancelled() -> None:
-    world = NeverReady(catalog(big=0, small=2), four_nodes())
+    world = SlowForms(catalog(big=0, small=2), four_nodes())
     world.run(20)
     world.apply(catalog(big=0, small=2, args=["--new"]))
     world.run(5)
@@ -144,6 +146,26 @@ def test_the_replacement_of_a_returning_replica_that_was_on_its_way_out_is_cance
         ]
         assert len(moving) <= 1
     assert original.state is ReplicaState.READY
+
+
+def test_a_returning_replica_that_was_on_its_way_out_is_stopped_when_its_replacement_is_ready() -> None:
+    world = SlowForms(catalog(big=0, small=2), four_nodes())
+    world.run(20)
+    world.apply(catalog(big=0, small=2, args=["--new"]))
+    world.run(5)
+    (first,) = (r for r in world.fleet.replicas.values() if r.replaces is not None)
+    original = world.fleet.replicas[first.replaces or ""]
+    world.machines[original.node_ids[0]].connected = False
+    world.run(20)
+    world.slow = False
+    world.run(2)
+    assert (original.state, first.state) == (ReplicaState.FAILED, ReplicaState.READY)
+    world.slow = True
+    world.apply(catalog(big=0, small=5, args=["--new"]))
+    world.run(2)
+    world.machines[original.node_ids[0]].connected = True
+    world.run(10)
+    assert original.replica_id not in {event.subject for event in world.events if event.event == "resumed"}
 
 
 def test_a_returning_replica_that_is_ending_is_not_resumed() -> None:

@@ -84,6 +84,10 @@ class HealthWatch(Watch):
             replica = hub.fleet.replicas.get(event.subject) if hub is not None else None
             if hub is not None and replica is not None and self._may_serve(hub, replica):
                 self._given_up(hub, replica)
+        if event.event in ("failed", "adopted", "resumed"):
+            # Another life begins, or this one is over.
+            for known in (self._suspended_at, self._well_since, self._stopped):
+                known.pop(event.subject, None)
 
     def _may_serve(self, hub: Hub, replica: Replica) -> bool:
         """Nobody has said that anything of it has ended, and its nodes are there: it was given up for health."""
