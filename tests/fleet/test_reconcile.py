@@ -117,7 +117,7 @@ def test_a_returning_replica_resumes_when_nothing_could_replace_it() -> None:
 
 
 class SlowForms(World):
-    """A world in which new forms load until `slow` is over, and the shards of nodes that are cut answer nobody."""
+    """A world in which new forms load until `slow` is over, and shards of nodes that are cut answer nobody."""
 
     slow = True
 
