@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -91,16 +91,18 @@ def test_a_dash_reads_a_socket_as_well_as_a_pipe(tmp_path: Path, command: list[s
     assert said in done.stdout + done.stderr
 
 
-def test_help_answers_in_under_300_ms(tmp_path: Path) -> None:
-    # The best of a few: the machine may be busy with something else, the imports may not be many.
-    quickest = 1.0
-    for _ in range(8):
-        began = time.perf_counter()
+def test_help_costs_less_than_300_ms_of_cpu(tmp_path: Path) -> None:
+    # Not the wall clock's: the machine may be busy with something else, the imports may not be many.
+    def spent() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    costs = []
+    for _ in range(3):
+        before = spent()
         assert llmgw("--help", cwd=tmp_path).returncode == 0
-        quickest = min(quickest, time.perf_counter() - began)
-        if quickest < 0.3:
-            break
-    assert quickest < 0.3
+        costs.append(spent() - before)
+    assert min(costs) < 0.3, costs
 
 
 def test_help_imports_none_of_the_heavy_packages() -> None:
