@@ -19,6 +19,7 @@ from llmgw.config.errors import SentenceError
 from llmgw.engines.base import EngineAdapter
 from llmgw.engines.help_rules import HELP_COLUMNS, HelpRules, help_rules, version_in
 from llmgw.engines.help_text import NotHelpError, read_help, without_colours
+from llmgw.engines.offers import why_not_startable
 from llmgw.engines.widest import widest_commands
 from llmgw.hardware.programs import (
     NoProgramError,
@@ -70,9 +71,9 @@ def ask_engine(
     `stop` is set meanwhile. A program beside it that is not installed is left out.
     """
     env = {**env, "COLUMNS": str(HELP_COLUMNS), **_PLAIN}
-    problem = not_startable(program, env.get("PATH"))
+    problem = why_not_startable(program, env.get("PATH"))
     if problem is not None:
-        raise HelpError(problem)
+        raise HelpError("; ".join(problem))
     asking = _Asking(env, limit_s, become, stop)
     rules = rules or help_rules(adapter.name)
     with ThreadPoolExecutor() as pool:
@@ -170,22 +171,6 @@ class _Asking:
             machine = _MACHINES.get(number, f"another architecture (ELF machine {number})")
             return f"it is built for {machine}, and this machine is {here}; install the one for {here}"
         return f"it is neither a program for {here} nor a script that begins with #!; correct the path"
-
-
-def not_startable(program: str, path: str | None) -> str | None:
-    """Why a program cannot even be tried, as a sentence; None when it can. `path` is where bare names are."""
-    if os.sep not in program:
-        if shutil.which(program, path=path) is None:
-            here = f"; the one in this folder is ./{program}" if os.path.exists(program) else ""
-            return f"there is no program {program!r} on PATH; install it, or give its path{here}"
-        return None
-    if not os.path.exists(program):
-        return f"the program {program} does not exist; correct the path"
-    if os.path.isdir(program):
-        return f"{program} is a folder and not a program; give the path of the program in it"
-    if not os.access(program, os.X_OK):
-        return f"the program {program} is not executable by this user; chmod a+rx {program}, or correct the path"
-    return None
 
 
 def _sidecars(adapter: EngineAdapter, program: str, path: str | None) -> dict[str, str]:

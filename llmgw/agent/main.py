@@ -178,7 +178,7 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]]) -> Non
         found = reader.read()
         gpus, left_findings = left_behinds.take_out(found.gpus)
         judgement = gpu_memory.judge(gpus, found.processes, claims)
-        engines = engine_offers(registry.offered(config), registry.missing(config), config)
+        engines = engine_offers(registry.offered(config), config)
         if refusal is not None:
             engines = [msgspec.structs.replace(offer, problem=refusal) for offer in engines]
         findings = [*left_findings, *_of_node(config, judgement.findings), *found.findings]

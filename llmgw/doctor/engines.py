@@ -17,18 +17,8 @@ def check_engines(node: Node) -> list[Finding]:
     """
     config = node.config
     adapters = registry.offered(config)
-    findings = [
-        node.finding(
-            "engine-unknown",
-            "warning",
-            f"engines.{name}",
-            f"this version of llmgw has no adapter for {name}",
-            why=_WHY,
-            remedy=f"update llmgw on this node, or take engines.{name} out of agent.yaml",
-        )
-        for name in registry.missing(config)
-    ]
-    if not adapters and not findings:
+    findings: list[Finding] = []
+    if not adapters:
         return [
             node.finding(
                 "engine-none",
@@ -39,7 +29,7 @@ def check_engines(node: Node) -> list[Finding]:
                 remedy="name those that are installed under engines in agent.yaml, for example llamacpp: {}",
             )
         ]
-    for offer in engine_offers(adapters, [], config):
+    for offer in engine_offers(adapters, config):
         if offer.problem is not None:
             what, _, remedy = offer.problem.partition("; ")
             findings.append(

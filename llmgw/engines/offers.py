@@ -11,27 +11,34 @@ from llmgw.engines.base import EngineAdapter
 from llmgw.messages.agent import EngineOffer
 
 
-def engine_offers(
-    adapters: Sequence[EngineAdapter], missing: Sequence[str], config: AgentConfig
-) -> list[EngineOffer]:
-    """One offer an engine. Looks at files and starts nothing. `missing` are those without an adapter."""
-    offers = [EngineOffer(name=each.name, problem=program_problem(each, config)) for each in adapters]
-    unknown = "this version of llmgw has no adapter for it; remove it from engines in agent.yaml, or update llmgw"
-    return offers + [EngineOffer(name=name, problem=unknown) for name in missing]
+def engine_offers(adapters: Sequence[EngineAdapter], config: AgentConfig) -> list[EngineOffer]:
+    """One offer an engine. Looks at files and starts nothing."""
+    return [EngineOffer(name=each.name, problem=program_problem(each, config)) for each in adapters]
 
 
 def program_problem(adapter: EngineAdapter, config: AgentConfig) -> str | None:
     """Why the engine's program cannot be started, as a sentence; None when it can."""
-    program = adapter.program(config)
-    where = f"check engines.{adapter.name} in agent.yaml"
+    found = why_not_startable(adapter.program(config))
+    if found is None:
+        return None
+    what, remedy = found
+    return f"{what}; {remedy}, or check engines.{adapter.name} in agent.yaml"
+
+
+def why_not_startable(program: str, path: str | None = None) -> tuple[str, str] | None:
+    """(what keeps a program from being tried, what to do), without a start; None when it can be tried.
+
+    `path` is where bare names are looked for; None is this process's own PATH.
+    """
     if os.sep not in program:
-        if shutil.which(program) is None:
-            return f"there is no program {program!r} on the agent's PATH; {where}, or install it"
+        if shutil.which(program, path=path) is None:
+            here = f"name the one in this folder as ./{program}, or " if os.path.exists(program) else ""
+            return f"there is no program {program!r} on PATH", f"{here}install it, or give its path"
         return None
     if not os.path.exists(program):
-        return f"the program {program} does not exist; {where}"
+        return f"the program {program} does not exist", "correct the path"
     if os.path.isdir(program):
-        return f"{program} is a folder and not a program; {where}"
+        return f"{program} is a folder and not a program", "give the path of the program in it"
     if not os.access(program, os.X_OK):
-        return f"the program {program} is not executable by this agent; chmod +x it, or {where}"
+        return f"the program {program} is not executable by this user", f"chmod a+rx {program}"
     return None

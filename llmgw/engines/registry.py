@@ -20,7 +20,7 @@ def adapter(name: str) -> EngineAdapter:
     if found is None:
         raise ValueError(
             f"no engine is called {name!r} in this version; it knows {', '.join(sorted(_ADAPTERS))}: "
-            "change the profile's engine, or update llmgw on this node"
+            "correct the name, or update llmgw on this node"
         )
     return found
 
@@ -28,9 +28,3 @@ def adapter(name: str) -> EngineAdapter:
 def offered(config: AgentConfig) -> list[EngineAdapter]:
     """The adapters of the engines that this node is configured to run, by name."""
     return [_ADAPTERS[name] for name in sorted(_ADAPTERS) if _ADAPTERS[name].offered(config)]
-
-
-def missing(config: AgentConfig) -> list[str]:
-    """The engines that this node is configured to run and this version has no adapter for, by name."""
-    wanted = [name for name, engine in config.engines if engine is not None]
-    return sorted(name for name in wanted if name not in _ADAPTERS)

@@ -60,12 +60,12 @@ def explain_tls_error(exc: BaseException, url: str, *, names: Sequence[str] = ()
     `names` are the names of the server's certificate where they are known (`server_names` asks for them).
     """
     at = _host_port(url)
-    for cause in _causes(exc):
+    for cause in causes(exc):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return _verification(cause, at, names)
         if isinstance(cause, ssl.SSLError):
             return _alert(cause, at)
-    for cause in _causes(exc):
+    for cause in causes(exc):
         if isinstance(cause, socket.gaierror):
             return f"The name in {url} cannot be resolved ({cause.strerror}). Check the name, DNS, or /etc/hosts."
         if isinstance(cause, ConnectionRefusedError):
@@ -90,7 +90,7 @@ def explain_connection(exc: BaseException, url: str) -> str:
     """
     wrong_name = any(
         isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code in _OTHER_NAME
-        for cause in _causes(exc)
+        for cause in causes(exc)
     )
     return explain_tls_error(exc, url, names=server_names(url) if wrong_name else ())
 
@@ -172,7 +172,7 @@ def _alert(error: ssl.SSLError, at: str) -> str:
     return f"TLS with {at} failed: {reason or error}. Look into the server's log."
 
 
-def _causes(exc: BaseException) -> Iterator[BaseException]:
+def causes(exc: BaseException) -> Iterator[BaseException]:
     """The exception and what it came from; httpx and httpcore wrap what ssl and socket raise."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [exc]

@@ -212,7 +212,7 @@ def test_an_agent_says_in_a_sentence_why_an_engine_cannot_be_asked(tmp_path: Pat
     def error(engine: str) -> str:
         return asyncio.run(answers("q", engine)).error or ""
 
-    assert "does not exist; check engines.vllm in agent.yaml" in error("vllm")
+    assert "does not exist; correct the path, or check engines.vllm in agent.yaml" in error("vllm")
     assert "set engines.sglang in its agent.yaml" in error("sglang")
     assert "no engine is called 'tgi'" in error("tgi")
     program(tmp_path / "vllm", "echo broken; exit 1")

@@ -64,11 +64,10 @@ def test_an_engine_whose_program_cannot_run_is_offered_with_the_problem(tmp_path
         Pointing(str(tmp_path)),
         Pointing(str(plain)),
     ]
-    problems = [offer.problem for offer in engine_offers(adapters, ["later"], make_config(tmp_path))]
+    problems = [offer.problem for offer in engine_offers(adapters, make_config(tmp_path))]
     assert problems[0] is None
-    assert "no adapter for it" in str(problems.pop())
     for problem, words in zip(
-        problems[1:], ["on the agent's PATH", "does not exist", "is a folder", "not executable"], strict=True
+        problems[1:], ["on PATH", "does not exist", "is a folder", "not executable"], strict=True
     ):
         assert problem is not None
         assert words in problem

@@ -113,7 +113,7 @@ def python_that_prints(path: Path, answer: str, code: int = 0) -> str:
 
 def test_an_engines_packages_are_asked_of_its_own_interpreter(site: Site, tmp_path: Path) -> None:
     def found(**engines: Any) -> list[Finding]:
-        return [finding for finding in findings(site, engines=engines) if finding.check != "engine-unknown"]
+        return findings(site, engines=engines)
 
     whole = python_that_prints(tmp_path / "whole", json.dumps({"sglang": "0.5.23", "torch": "2.11.0+cu130"}))
     assert found(sglang={"python": whole}) == []
@@ -141,11 +141,7 @@ def test_vllms_interpreter_is_the_one_in_the_first_line_of_its_program(site: Sit
     (tmp_path / "vllm").write_text(f"#!{python}\n")
     (tmp_path / "vllm").chmod(0o755)
     assert interpreter_of(str(tmp_path / "vllm")) == python
-    found = [
-        f
-        for f in findings(site, engines={"vllm": {"bin": str(tmp_path / "vllm")}})
-        if f.check != "engine-unknown"
-    ]
+    found = findings(site, engines={"vllm": {"bin": str(tmp_path / "vllm")}})
     assert [finding.what for finding in found] == [f"{python} has no package vllm"]
     (tmp_path / "env").write_text("#!/usr/bin/env sh\n")
     assert interpreter_of(str(tmp_path / "env")) == shutil.which("sh")

@@ -7,7 +7,7 @@ import re
 import socket
 import ssl
 import stat
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
@@ -17,6 +17,7 @@ import httpx
 from llmgw import __version__
 from llmgw.agent.weights.answers import Answer, CannotFetch, Lost, OutOfRange, Validator
 from llmgw.config.sources import shown_url
+from llmgw.pki.tls_errors import causes
 
 REDIRECTS_MAX = 5
 CONNECT_TIMEOUT_S = 15.0
@@ -202,14 +203,14 @@ def connection_failure(error: BaseException, url: str) -> CannotFetch | Lost:
     """What a failed connection means."""
     parts = urlsplit(url)
     host, at = parts.hostname or "", parts.netloc
-    causes = list(_causes(error))
-    for cause in causes:
+    chain = list(causes(error))
+    for cause in chain:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return CannotFetch(
                 f"the certificate of {at} is not believed ({cause.verify_message}); when an authority of your "
                 "own signed it, set weights.ca in agent.yaml to that authority's file"
             )
-    for cause in causes:
+    for cause in chain:
         if isinstance(cause, socket.gaierror):
             return Lost(
                 f"the name {host} cannot be resolved ({cause.strerror}); check the source, and this node's DNS"
@@ -227,18 +228,3 @@ def connection_failure(error: BaseException, url: str) -> CannotFetch | Lost:
     if isinstance(error, httpx.ConnectError):
         return Lost(f"{at} cannot be reached; check the source, the network and firewalls")
     return Lost(f"the connection to {at} was lost; check that host and the network")
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it came from; httpx and httpcore wrap what ssl and socket raise."""
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        current = waiting.pop(0)
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        yield current
-        waiting += [current.__cause__, current.__context__]
-        if isinstance(current, BaseExceptionGroup):
-            waiting += current.exceptions
