@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from llmgw.fabric.changes import Change
 from llmgw.fabric.expected_rate import SlowCable, find_slow_cables
 from llmgw.fabric.ibnetdiscover import read_ibnetdiscover
 from llmgw.fabric.names import Owner, find_owners, is_unnamed, manager_hosts
@@ -112,6 +113,8 @@ class FabricReport(msgspec.Struct):
     unread: list[str]
     warnings: list[str]
     problems: list[str]
+    changes: list[Change] | None = None
+    """Since an earlier map, where one was given."""
 
 
 class Analysis(msgspec.Struct):

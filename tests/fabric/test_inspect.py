@@ -175,3 +175,26 @@ def test_the_example_has_what_its_document_says() -> None:
     assert (report["switches"], report["hcas"], report["unread_lines"]) == (4, 16, 0)
     assert [(slow["rate"], slow["expected"]) for slow in report["slow"]] == [("4xHDR", "4xNDR")]
     assert [swap["node"] for swap in report["rail_swaps"]] == ["node0006"]
+
+
+def test_what_has_changed_since_an_earlier_map_is_listed(tmp_path: Path) -> None:
+    earlier, now = tmp_path / "earlier.txt", tmp_path / "now.txt"
+    earlier.write_text(fat_tree().text())
+    now.write_text(fat_tree(degraded=1).text())
+    assert said("fabric", now)["changes"] is None
+    assert said("fabric", earlier, "--before", earlier)["changes"] == []
+    (change,) = said("fabric", now, "--before", earlier)["changes"]
+    assert (change["kind"], change["before"], change["after"]) == ("rate changed", "4xNDR", "4xHDR")
+    code, out, _ = inspect("fabric", now, "--before", earlier)
+    assert code == 0
+    assert "rate changed" in out
+    assert "nothing has changed" in inspect("fabric", now, "--before", now)[1]
+
+
+def test_an_earlier_map_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "now.txt").write_text(fat_tree().text())
+    (tmp_path / "empty.txt").write_text("")
+    code, _, err = inspect("fabric", tmp_path / "now.txt", "--before", tmp_path / "empty.txt")
+    assert (code, "there is no map in" in err) == (1, True)
+    assert inspect("fabric", "-", "--before", "-", stdin=b"x")[0] == 2
+    assert inspect("fabric", tmp_path / "now.txt", "--before", tmp_path / "now.txt", "--svg")[0] == 2

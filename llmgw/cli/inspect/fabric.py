@@ -9,6 +9,7 @@ import typer
 
 from llmgw.cli.inspect.saved import FILE, end, read_saved, show
 from llmgw.cli.output import Cell, Column, Output, OutputOption, print_table
+from llmgw.config.errors import SentenceError
 
 if TYPE_CHECKING:
     from llmgw.fabric.managers import Managers
@@ -23,12 +24,24 @@ DOT = Annotated[bool, typer.Option("--dot", help="Draw it for Graphviz instead."
 SVG = Annotated[bool, typer.Option("--svg", help="Draw it as an SVG instead.")]
 
 
-def fabric(file: FILE, dot: DOT = False, svg: SVG = False, output: OutputOption = Output.table) -> None:
-    """The InfiniBand fabric in saved output of ibnetdiscover: tiers, slow cables, rails, what is odd."""
+BEFORE = Annotated[
+    str | None, typer.Option("--before", metavar="FILE", help="An earlier map: what has changed since is listed.")
+]
+
+
+def fabric(
+    file: FILE, before: BEFORE = None, dot: DOT = False, svg: SVG = False, output: OutputOption = Output.table
+) -> None:
+    """The InfiniBand fabric in saved output of ibnetdiscover: tiers, slow cables, rails, what is odd or new."""
+    from llmgw.fabric.changes import cabling_of, compare
     from llmgw.fabric.report import analyse, report_fabric
 
     if dot and svg:
         raise typer.BadParameter("--dot and --svg draw the same: name one")
+    if before is not None and (dot or svg):
+        raise typer.BadParameter("--before lists changes and a drawing shows none: leave one out")
+    if before == file == "-":
+        raise typer.BadParameter("standard input holds one map: name a file for --before")
     analysis = analyse(read_saved(file, FABRIC_BYTES_MAX, "ibnetdiscover"))
     if dot or svg:
         from llmgw.fabric.dot import draw_dot
@@ -37,6 +50,13 @@ def fabric(file: FILE, dot: DOT = False, svg: SVG = False, output: OutputOption 
         sys.stdout.write(draw_dot(analysis) if dot else draw_svg(analysis))
     else:
         report = report_fabric(analysis)
+        if before is not None:
+            earlier = analyse(read_saved(before, FABRIC_BYTES_MAX, "ibnetdiscover"))
+            if not earlier.topology.nodes:
+                raise SentenceError(
+                    f"there is no map in {before}; name saved output of ibnetdiscover for --before"
+                )
+            report.changes = compare(cabling_of(earlier.topology), cabling_of(analysis.topology))
         show(output, report, lambda: _print_fabric(report))
     end(read=bool(analysis.topology.nodes))
 
@@ -70,8 +90,7 @@ def _print_fabric(report: FabricReport) -> None:
         ["cables", f"{report.links} ({rates})"],
     ]
     if report.rails:
-        aligned = "aligned" if all(rail.aligned for rail in report.rails) else "not aligned"
-        rows.append(["rails", f"{len(report.rails)}, {aligned}"])
+        rows.append(["rails", f"{len(report.rails)}, {_alignment(report)}"])
     print_table(["what", "count"], rows)
     if report.slow:
         print()
@@ -96,8 +115,22 @@ def _print_fabric(report: FabricReport) -> None:
             for off in report.off_rail
         ]
         print_table(["off its rail", "adapters", "how"], swaps)
+    if report.changes is not None:
+        print()
+        print_table(
+            ["changed", "what"], [[it.kind, it.what] for it in report.changes], empty="nothing has changed"
+        )
     for line in report.unread:
         print(f"UNREAD: {line}")
+
+
+def _alignment(report: FabricReport) -> str:
+    if not all(rail.aligned for rail in report.rails):
+        return "not aligned"
+    strays = len(report.off_rail) + 2 * len(report.rail_swaps)
+    if strays:
+        return f"aligned but for {strays} adapter{'s' if strays > 1 else ''}"
+    return "aligned"
 
 
 def _end(end: End) -> str:
