@@ -23,7 +23,7 @@ _KINDS: dict[str, Kind] = {
 }
 _HEADER = re.compile(r'(Switch|Ca|Hca|Rt|Router)\s+(\d{1,5})\s+"([^"]+)"(.*)\Z')
 _HEADER_COMMENT = re.compile(
-    r'\s*#\s*"(.*)"(?:\s+(base|enhanced) port 0 lid\s+(-?\d*)\s*lmc \d+)?(?:\s*\([^()]*\))?\s*\Z'
+    r'\s*#\s*"(.*)"(?:\s+(?:base|enhanced) port 0 lid\s+(-?\d*)\s*lmc \d+)?(?:\s*\([^()]*\))?\s*\Z'
 )
 _ATTRIBUTE = re.compile(r"(vendid|devid|sysimgguid|switchguid|caguid|hcaguid|rtguid|routerguid)=(.*)\Z")
 # [1](guid) "S-…"[2](guid)  # lid 4 lmc 0 "name" lid 7 4xHDR s=4 w=2
@@ -144,8 +144,7 @@ class _Reader:
         whole = comment is not None or not match[4].strip()
         if comment is not None:
             record.name = comment[1]
-            record.enhanced_port0 = None if comment[2] is None else comment[2] == "enhanced"
-            record.lid = _lid(comment[3])
+            record.lid = _lid(comment[2])
         if guid is None and record.name is not None:
             # Redacted GUIDs are shared; with its name a node is told from others.
             record.id = f"{match[3]} {record.name}"

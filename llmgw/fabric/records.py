@@ -41,8 +41,6 @@ class Record(msgspec.Struct):
     vendor_id: int | None = None
     device_id: int | None = None
     system_guid: int | None = None
-    enhanced_port0: bool | None = None
-    """Of a switch: its port 0 is an enhanced one, which can run a subnet manager."""
     lid: int | None = None
     lines: list[PortLine] = []
     unconnected: set[int] = set()

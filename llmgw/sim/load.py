@@ -21,7 +21,6 @@ class Request:
     replica: str | None = None
     """The replica that answered, as the gateway's response header names it."""
     outcome: str | None = None
-    ended_at: float | None = None
 
 
 @dataclass
@@ -87,7 +86,6 @@ async def run_request(client: httpx.AsyncClient, api: str, request: Request, tok
                 request.outcome = "served" if content else "empty answer"
     except (httpx.HTTPError, ValueError, KeyError) as error:
         request.outcome = f"{type(error).__name__}: {error}"
-    request.ended_at = time.monotonic()
 
 
 async def _read_stream(answer: httpx.Response) -> str:
