@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import structlog
 
 from llmgw.agent.children import Child, spawn
 from llmgw.agent.ending import end_processes
 from llmgw.agent.gpu_memory import GpuMemory
-from llmgw.agent.held import held_shard
 from llmgw.agent.logs import LogError, log_path, read_tail
+from llmgw.agent.open_ports import LOOK_S, takes_connections
 from llmgw.agent.processes import (
     Exit,
     ExitWatch,
@@ -31,6 +30,7 @@ from llmgw.agent.processes import (
     listens_for_another,
 )
 from llmgw.agent.readiness import wait_for_answers
+from llmgw.agent.record_keeper import RecordKeeper
 from llmgw.agent.rotation import LogKeeper, shrink_all
 from llmgw.agent.run_folder import NotReady, check_way, prepare, run_folder
 from llmgw.agent.scopes import Scopes
@@ -46,7 +46,6 @@ log = structlog.get_logger("agent")
 # A worker serves nothing; one that dies of a wrong flag does so at once, and is not called ready before.
 WORKER_SETTLES_S = 1.0
 LOG_CHECK_S = 1.0
-RENDEZVOUS_LOOK_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +84,10 @@ class Shard:
     """A live shard. `plan` is given for one that is to be started; without it, its processes are adopted."""
 
     def __init__(self, record: ShardRecord, host: ShardHost, plan: LaunchPlan | None) -> None:
-        self.record = record
         self._host = host
+        self._keeper = RecordKeeper(
+            record, host.store, now_boot_s=host.now_boot_s, told=lambda: host.changed(self)
+        )
         self._plan = plan
         self._children: dict[str, Child] = {}
         self._watches: list[ExitWatch] = []
@@ -94,9 +95,12 @@ class Shard:
         self._first_exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
         self._spawning: tuple[str, asyncio.Future[Child]] | None = None
-        self._saving: set[asyncio.Future[None]] = set()
-        self._progress: Progress | None = None
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def record(self) -> ShardRecord:
+        """All that is known of the shard, as it stands in memory."""
+        return self._keeper.record
 
     @property
     def folder(self) -> Path:
@@ -118,7 +122,7 @@ class Shard:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await asyncio.gather(*self._saving, return_exceptions=True)
+        await self._keeper.saved()
 
     async def ended(self) -> None:
         """Wait until the shard has ended."""
@@ -127,7 +131,7 @@ class Shard:
 
     def held(self) -> HeldShard:
         """The shard as the server is told of it."""
-        return held_shard(self.record, self._host.now_boot_s(), self._progress)
+        return self._keeper.held()
 
     # The life, in call order.
 
@@ -204,7 +208,7 @@ class Shard:
         except NotReady as exc:
             return Failure(str(exc))
         several = self.record.spec.nodes > 1
-        await self._change(
+        await self._keeper.change(
             carried_before=await asyncio.to_thread(self._host.carried) if several else {},
             started_boot_s=self._host.now_boot_s(),
             gpu_used_before_mib=used_before,
@@ -235,7 +239,7 @@ class Shard:
         problem = await self._host.weights.fetch(
             spec,
             since_boot_s=self.record.received_boot_s,
-            on_progress=self._show,
+            on_progress=self._keeper.show,
             on_news=self._say_fetching,
         )
         if problem is not None:
@@ -281,19 +285,14 @@ class Shard:
             f"nothing opened {where} for {process.name} within {within_s:g} s; see the shard's other logs"
         )
 
-    async def _takes_connections(self, host: str, port: int, deadline_boot_s: float) -> bool:
-        """True as soon as the port does, False when the time is over."""
-        while True:
-            try:
-                async with asyncio.timeout(max(0.1, min(10.0, deadline_boot_s - self._host.now_boot_s()))):
-                    _, writer = await asyncio.open_connection(host, port)
-                writer.close()
-                return True
-            except (OSError, TimeoutError):
-                pass
-            if self._host.now_boot_s() >= deadline_boot_s:
-                return False
-            await asyncio.sleep(min(RENDEZVOUS_LOOK_S, self._host.health_interval_s))
+    def _takes_connections(self, host: str, port: int, deadline_boot_s: float) -> Coroutine[Any, Any, bool]:
+        return takes_connections(
+            host,
+            port,
+            deadline_boot_s=deadline_boot_s,
+            now_boot_s=self._host.now_boot_s,
+            look_s=min(LOOK_S, self._host.health_interval_s),
+        )
 
     async def _spawn(self, plan: ProcessPlan) -> Failure | None:
         try:
@@ -330,7 +329,7 @@ class Shard:
     async def _adopt_child(self, name: str, child: Child) -> None:
         self._children[name] = child
         saved = SavedProcess(name=name, pid=child.identity.pid, start_ticks=child.identity.start_ticks)
-        saving = self._change(processes=[*self.record.processes, saved])
+        saving = self._keeper.change(processes=[*self.record.processes, saved])
         self._watch(name, child.identity)
         await saving
 
@@ -388,21 +387,17 @@ class Shard:
 
     def _note(self, note: str) -> None:
         if self.record.phase != "ready":
-            self._show(Progress(what="load", note=note))
+            self._keeper.show(Progress(what="load", note=note))
 
     def _say_fetching(self, reason: str) -> None:
         if not self._stop.is_set():
             self._transition("fetching", reason=reason)
 
-    def _show(self, progress: Progress) -> None:
-        """Progress rides on the shard's status until its next transition."""
-        self._progress = progress
-
     # The end.
 
     async def _fail(self, failure: Failure) -> None:
         """Kill whatever is left, then say why it failed, with the last output."""
-        await self._change(failure=failure.reason, exit_code=failure.exit_code)
+        await self._keeper.change(failure=failure.reason, exit_code=failure.exit_code)
         log.warning("shard fails", shard=self.record.spec.shard_id, reason=failure.reason)
         slow = asyncio.get_running_loop().call_later(1.0, self._say_stopping, failure.reason)
         await end_processes(self._find, grace_s=0.0, on_slow=self._say_stuck)
@@ -481,36 +476,10 @@ class Shard:
             await asyncio.sleep(LOG_CHECK_S)
             await asyncio.to_thread(keeper.tend)
 
-    # The record.
-
     def _transition(self, phase: ShardPhase, **changes: Any) -> asyncio.Future[None]:
-        """Enter a phase: a new version, saved, and told to the server. A stop is never taken back."""
+        """Enter a phase, saved and told to the server. A stop is never taken back."""
         if self._stop.is_set() and phase in ("starting", "ready"):
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             done.set_result(None)
             return done
-        log.info("shard", shard=self.record.spec.shard_id, phase=phase, reason=changes.get("reason"))
-        self._progress = None
-        changes.setdefault("reason", None)
-        version = self.record.version + 1
-        saving = self._change(phase=phase, version=version, phase_since_boot_s=self._host.now_boot_s(), **changes)
-        return asyncio.ensure_future(self._tell(saving))
-
-    async def _tell(self, saving: asyncio.Future[None]) -> None:
-        await saving
-        self._host.changed(self)
-
-    def _change(self, **changes: Any) -> asyncio.Future[None]:
-        """Change the record at once in memory, and on disk as soon as a thread has written it."""
-        self.record = msgspec.structs.replace(self.record, serial=self.record.serial + 1, **changes)
-        saving = asyncio.ensure_future(self._save(self.record))
-        self._saving.add(saving)
-        saving.add_done_callback(self._saving.discard)
-        return saving
-
-    async def _save(self, record: ShardRecord) -> None:
-        try:
-            await asyncio.to_thread(self._host.store.save, record)
-        except OSError as exc:
-            # A full disk must not end an engine; what is lost is the adoption of this change.
-            log.error("a shard's description cannot be written", shard=record.spec.shard_id, error=exc.strerror)
+        return self._keeper.transition(phase, **changes)
