@@ -43,14 +43,14 @@ from llmgw.messages.findings import Finding
 from llmgw.messages.routes import RouteEndpoint, RouteTable, Telemetry
 from llmgw.server.clones import Clones
 from llmgw.server.failures import Failures
-from llmgw.server.fleet_findings import fleet_findings, node_findings
 from llmgw.server.hub_error import HubError
+from llmgw.server.node_findings import node_findings
 from llmgw.server.node_questions import NodeQuestions
 from llmgw.server.request_tally import RequestTally
 from llmgw.server.route_tables import RouteTables
 from llmgw.server.seams import Clock, Ids, Memory
 from llmgw.server.sessions import Sessions
-from llmgw.server.troubles import gpus_gone, troubles
+from llmgw.server.troubles import troubles
 from llmgw.server.turns import Turns
 
 log = structlog.get_logger("hub")
@@ -330,13 +330,11 @@ class Hub:
     def findings(self) -> list[Finding]:
         """What is wrong with the fleet as a whole."""
         of_nodes = [finding for node in self.fleet.nodes.values() for finding in self.node_findings(node)]
-        of_fleet = troubles(self.fleet, self.catalog, self.clock.monotonic())
-        return [*of_fleet, *of_nodes, *fleet_findings(self.fleet)]
+        return [*troubles(self.fleet, self.catalog, self.clock.monotonic()), *of_nodes]
 
     def node_findings(self, node: Node) -> list[Finding]:
         """What is wrong with a node, by its own account and by ours."""
-        clone = self.clones.sentence(node.node_id, self.clock.monotonic())
-        return [*gpus_gone(self.fleet, node), *node_findings(node, clone)]
+        return node_findings(self.fleet, node, self.clones.sentence(node.node_id, self.clock.monotonic()))
 
     # Inside.
 

@@ -1,4 +1,4 @@
-"""What needs a person, as the control plane sees it: nodes that are away, GPUs that went, what does not run.
+"""What needs a person, as the control plane sees it: nodes that are away, what does not run or move.
 
 Pure: it reads the fleet and the catalog, and asks placement's own filters why.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from llmgw.config.catalog import Catalog, CatalogModel, Profile
-from llmgw.fleet.model import Backoff, Fleet, Node, NodeState, Replica, ReplicaState
+from llmgw.fleet.model import Backoff, Fleet, NodeState, Replica, ReplicaState
 from llmgw.fleet.moves import Move, moves
 from llmgw.fleet.placement import Room, Wanted, place
 from llmgw.fleet.reconcile import backoff_of
@@ -20,28 +20,6 @@ EXPLAINED_MAX = 20
 """Why a profile finds no place is asked of every node: only of so many profiles each time."""
 
 
-def gpus_gone(fleet: Fleet, node: Node) -> list[Finding]:
-    """GPUs that shards of the node run on and that its agent does not report any more."""
-    if node.state is not NodeState.READY:
-        return []
-    there = {gpu.uuid for gpu in node.gpus}
-    found = []
-    for _, shard in fleet.shards_on(node.node_id):
-        gone = [uuid for uuid in shard.spec.gpus if uuid not in there]
-        if gone:
-            found.append(
-                Finding(
-                    check="gpu-gone",
-                    severity="error",
-                    where=node.node_id,
-                    what=f"{shard.shard_id} was started on {', '.join(gone)}, which {node.node_id} has no more",
-                    why="a GPU that fell off the bus answers nobody: what ran on it is dead, or hangs",
-                    remedy=f"`llmgw ctl drain {node.node_id}`, look at dmesg there (Xid 79), and power-cycle it",
-                )
-            )
-    return found
-
-
 def troubles(fleet: Fleet, catalog: Catalog, now: float) -> list[Finding]:
     """What is wrong with the fleet beside what nodes say themselves. `now` is of the fleet's monotonic clock."""
     moving = moves(fleet, catalog, now)
@@ -49,7 +27,23 @@ def troubles(fleet: Fleet, catalog: Catalog, now: float) -> list[Finding]:
     # That a replacement fails is said once.
     failing = {finding.where for finding in profiles}
     stuck = [finding for finding in _stuck(fleet, moving) if finding.where not in failing]
-    return [*_nodes(fleet), *_stalled(fleet), *profiles, *stuck]
+    return [*_doubted(fleet), *_nodes(fleet), *_stalled(fleet), *profiles, *stuck]
+
+
+def _doubted(fleet: Fleet) -> list[Finding]:
+    if not fleet.doubted:
+        return []
+    nodes = ", ".join(sorted(fleet.doubted))
+    return [
+        Finding(
+            check="mass-silence",
+            severity="error",
+            where="server",
+            what=f"{nodes} fell silent together; none of them is declared lost until a third is back",
+            why="when most nodes go at once, this server's own network is the likelier fault",
+            remedy="check this network; `llmgw ctl node remove NODE` for those that are really gone",
+        )
+    ]
 
 
 def _nodes(fleet: Fleet) -> list[Finding]:

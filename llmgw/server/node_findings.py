@@ -1,0 +1,56 @@
+"""What is wrong with one node, by its own account and by the control plane's, as findings."""
+
+from __future__ import annotations
+
+from llmgw.fleet.model import Fleet, Node, NodeState
+from llmgw.messages.findings import Finding
+
+
+def node_findings(fleet: Fleet, node: Node, clone: str | None) -> list[Finding]:
+    """What is wrong with a node, by its own account and by ours. `clone` is why its clone was refused."""
+    found = []
+    if clone is not None:
+        found.append(
+            Finding(
+                check="cloned-machine",
+                severity="error",
+                where=node.node_id,
+                what=clone,
+                why="two machines under one identity would use each other's commands",
+                remedy="give the clone a host name of its own, then `llmgw ctl cert issue-client`",
+            )
+        )
+    if node.suspect is not None:
+        found.append(
+            Finding(
+                check="suspect-node",
+                severity="warning",
+                where=node.node_id,
+                what=f"{node.node_id} is placed on last: {node.suspect}",
+                why="what fails here and runs elsewhere is often the machine's fault",
+                remedy=f"run `llmgw doctor` there; `llmgw ctl cordon {node.node_id}` keeps it out",
+            )
+        )
+    return [*_gpus_gone(fleet, node), *found, *node.inventory.findings]
+
+
+def _gpus_gone(fleet: Fleet, node: Node) -> list[Finding]:
+    """GPUs that shards of the node run on and that its agent does not report any more."""
+    if node.state is not NodeState.READY:
+        return []
+    there = {gpu.uuid for gpu in node.gpus}
+    found = []
+    for _, shard in fleet.shards_on(node.node_id):
+        gone = [uuid for uuid in shard.spec.gpus if uuid not in there]
+        if gone:
+            found.append(
+                Finding(
+                    check="gpu-gone",
+                    severity="error",
+                    where=node.node_id,
+                    what=f"{shard.shard_id} was started on {', '.join(gone)}, which {node.node_id} has no more",
+                    why="a GPU that fell off the bus answers nobody: what ran on it is dead, or hangs",
+                    remedy=f"`llmgw ctl drain {node.node_id}`, look at dmesg there (Xid 79), and power-cycle it",
+                )
+            )
+    return found
