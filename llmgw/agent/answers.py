@@ -23,10 +23,11 @@ from llmgw.messages.agent import (
     RemoveWeights,
     WeightsAnswer,
 )
+from llmgw.messages.fabric import AskFabric
 
 log = structlog.get_logger("agent")
 
-Question = ReadLog | ReadEngineHelp | ListWeights | RemoveWeights
+Question = ReadLog | ReadEngineHelp | ListWeights | RemoveWeights | AskFabric
 A = TypeVar("A", LogChunk, EngineHelp, WeightsAnswer)
 
 # Each imports an engine, which takes gigabytes of memory for some seconds.
@@ -104,6 +105,8 @@ class Answering:
             self._give(self._logs, chunk)
         elif isinstance(question, ReadEngineHelp):
             self._ask_engine(question, self._engine_help)
+        elif isinstance(question, AskFabric):
+            log.warning("fabrics are not asked here", what=question.what)
         else:
             self._look_at_weights(question)
 

@@ -67,6 +67,12 @@ class Discovery(Model):
     """The folder with one folder an adapter."""
     prefer_nvml: bool = True
     """Ask the NVML library first. Not used when `nvidia_smi` names a path of its own."""
+    ibnetdiscover: str = "ibnetdiscover"
+    """The program that maps a fabric (infiniband-diags), by name or path."""
+    saquery: str = "saquery"
+    """The program that asks a fabric for its subnet managers (infiniband-diags), by name or path."""
+    ib_write_bw: str = "ib_write_bw"
+    """The program that measures bandwidth between two nodes (perftest), by name or path."""
     skip_gpus: list[int | str] = Field(default_factory=list)
     """GPUs by index or UUID that llmgw never uses."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -16,6 +16,7 @@ from llmgw.fabric.rates import format_rate
 from llmgw.fabric.records import Form, guid_text
 from llmgw.fabric.tiers import TIERS, Tier, find_tiers
 from llmgw.fabric.topology import Link, Node, Topology, build_topology, islands
+from llmgw.messages.agent import Port
 
 DUPLICATES_SHOWN_MAX = 50
 
@@ -127,19 +128,28 @@ class Analysis(msgspec.Struct):
     rails: Rails
 
 
-def analyse(text: str, managers: Iterable[int] = ()) -> Analysis:
-    """Read a saved map and judge it. `managers`: port GUIDs of subnet managers, whose hosts are no compute."""
+def analyse(
+    text: str,
+    managers: Iterable[int] = (),
+    inventories: Mapping[str, Iterable[Port]] | None = None,
+    orders: Mapping[str, Sequence[str]] | None = None,
+) -> Analysis:
+    """Read a saved map and judge it. `managers`: port GUIDs of subnet managers, whose hosts are no compute.
+
+    `inventories` are the ports of the nodes that have agents, by which adapters are theirs; `orders` the adapters
+    of each on this fabric, in the order of the rails. Both by node id.
+    """
     topology = build_topology(read_ibnetdiscover(text))
     hosts = manager_hosts(topology, managers)
     tiers = find_tiers(topology, hosts)
-    owners = find_owners(topology)
+    owners = find_owners(topology, inventories)
     compute = {node: owner for node, owner in owners.items() if node not in hosts}
     return Analysis(
         topology=topology,
         tiers=tiers,
         owners=owners,
         slow=find_slow_cables(topology),
-        rails=find_rails(topology, tiers, compute),
+        rails=find_rails(topology, tiers, compute, orders),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from llmgw.fleet.fabric_facts import FabricFacts
 from llmgw.messages.agent import (
     EngineOffer,
     FabricOffer,
@@ -318,6 +319,8 @@ class Fleet:
     """(model, profile) → the form that is not rolled out any further."""
     evictions: list[float] = field(default_factory=list)
     """When replicas that may still have been serving were given up; the last window's."""
+    fabric_facts: FabricFacts = field(default_factory=FabricFacts)
+    """What the fabrics' own managers and maps tell."""
 
     @property
     def settling(self) -> bool:

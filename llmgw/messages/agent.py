@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from llmgw.messages.fabric import AskFabric, FabricText
 from llmgw.messages.findings import Finding
 from llmgw.messages.secrets import shown_without
 
@@ -130,6 +131,10 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     """Of the adapter; None also on machines without NUMA."""
     virtual: bool | None = None
     """True for a virtual function."""
+    bond: str | None = None
+    """The bond (`bond0`) that its interface is a part of, or that the adapter itself is of several cards."""
+    pkeys: Annotated[list[int], msgspec.Meta(max_length=128)] | None = None
+    """Partition keys in use, in the table's order, 0xffff for full membership of the default partition."""
     gids: Annotated[list[Gid], msgspec.Meta(max_length=GIDS_PER_PORT_MAX)] = []
     counters: dict[str, int | None] = {}
 
@@ -334,7 +339,7 @@ class RemoveWeights(msgspec.Struct, frozen=True, kw_only=True, tag="remove_weigh
     sources: Annotated[list[str], msgspec.Meta(max_length=SOURCES_MAX)] = []
 
 
-Command = StartShard | StopShard | ReadLog | ReadEngineHelp | ListWeights | RemoveWeights
+Command = StartShard | StopShard | ReadLog | ReadEngineHelp | ListWeights | RemoveWeights | AskFabric
 
 
 class Poll(msgspec.Struct, frozen=True, kw_only=True):
@@ -425,6 +430,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     logs: Annotated[list[LogChunk], msgspec.Meta(max_length=64)] = []
     helps: Annotated[list[EngineHelp], msgspec.Meta(max_length=4)] = []
     weights: Annotated[list[WeightsAnswer], msgspec.Meta(max_length=8)] = []
+    fabrics: Annotated[list[FabricText], msgspec.Meta(max_length=2)] = []
 
 
 class Reported(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from llmgw.fleet.actions import StopRollout
 from llmgw.fleet.carry_out import Effects, forget_node
 from llmgw.fleet.distrust import forget_forms
 from llmgw.fleet.events import Event, node_event
+from llmgw.fleet.fabric_facts import FabricFacts
 from llmgw.fleet.liveness import speaks
 from llmgw.fleet.lives import Life, Lives
 from llmgw.fleet.model import Fleet, Node, RouterState
@@ -303,6 +304,12 @@ class Hub:
         event = ("draining by force" if forced else "draining") if draining else "undrained"
         self._keep([node_event(node_id, event, f"by {by}")])
         self.changed.set()
+
+    def set_fabric_facts(self, facts: FabricFacts) -> None:
+        """What the fabrics' managers and maps tell has changed; placement reads it from now on."""
+        if facts != self.fleet.fabric_facts:
+            self.fleet.fabric_facts = facts
+            self.changed.set()
 
     def restart_replica(self, replica_id: str, by: str) -> None:
         """Replace the replica by a fresh one, bringing that up first."""

@@ -23,7 +23,10 @@ from tests.agent.fakes import make_spec
 from tests.agent.test_front_door import Site, end
 from tests.agent.waiting import until
 
-GPUS = [Gpu(index=index, uuid=f"GPU-{index}", name="test") for index in range(4)]
+# All of the machine's processes are looked at, so that no other test's node or GPU may go by these names.
+LOOK = f"look-{os.getpid()}"
+NODE, OTHER_NODE = f"{LOOK}-node01", f"{LOOK}-node02"
+GPUS = [Gpu(index=index, uuid=f"GPU-{LOOK}-{index}", name="test") for index in range(4)]
 
 
 class Leaver:
@@ -68,9 +71,9 @@ def leave(tmp_path: Path) -> Iterator[Leaver]:
 def test_an_engine_of_another_work_dir_is_named_with_what_to_type_and_its_gpus_are_not_free(
     tmp_path: Path, leave: Leaver
 ) -> None:
-    pid = leave("chat-1.0", tmp_path / "old", "node01", "GPU-1", "GPU-2")
-    gpus, [finding] = LeftBehinds("node01", str(tmp_path / "new")).take_out(GPUS)
-    assert [gpu.uuid for gpu in gpus if gpu.usable] == ["GPU-0", "GPU-3"]
+    pid = leave("chat-1.0", tmp_path / "old", NODE, GPUS[1].uuid, GPUS[2].uuid)
+    gpus, [finding] = LeftBehinds(NODE, str(tmp_path / "new")).take_out(GPUS)
+    assert [gpu.uuid for gpu in gpus if gpu.usable] == [GPUS[0].uuid, GPUS[3].uuid]
     assert f"pid {pid}" in str(gpus[1].reason)
     assert (finding.check, finding.severity) == ("engine-left-behind", "error")
     assert "chat-1.0" in finding.what
@@ -80,24 +83,24 @@ def test_an_engine_of_another_work_dir_is_named_with_what_to_type_and_its_gpus_a
 
 
 def test_its_gpus_are_free_again_by_themselves_when_it_has_ended(tmp_path: Path, leave: Leaver) -> None:
-    leave("chat-1.0", tmp_path / "old", "node01", "GPU-1")
-    left = LeftBehinds("node01", str(tmp_path / "new"))
+    leave("chat-1.0", tmp_path / "old", NODE, GPUS[1].uuid)
+    left = LeftBehinds(NODE, str(tmp_path / "new"))
     assert len(left.take_out(GPUS)[1]) == 1
     leave.end()
     assert left.take_out(GPUS) == (GPUS, [])
 
 
 def test_one_that_holds_no_gpu_is_named_all_the_same(tmp_path: Path, leave: Leaver) -> None:
-    leave("small-1.0", tmp_path / "old", "node01")
-    gpus, [finding] = LeftBehinds("node01", str(tmp_path / "new")).take_out(GPUS)
+    leave("small-1.0", tmp_path / "old", NODE)
+    gpus, [finding] = LeftBehinds(NODE, str(tmp_path / "new")).take_out(GPUS)
     assert gpus == GPUS
     assert finding.check == "engine-left-behind"
 
 
 def test_the_own_ones_and_those_of_other_nodes_here_are_nobodys_business(tmp_path: Path, leave: Leaver) -> None:
-    leave("mine-1.0", tmp_path / "new", "node01", "GPU-1")
-    leave("other-1.0", tmp_path / "other", "node02", "GPU-of-node02")
-    assert LeftBehinds("node01", str(tmp_path / "new")).take_out(GPUS) == (GPUS, [])
+    leave("mine-1.0", tmp_path / "new", NODE, GPUS[1].uuid)
+    leave("other-1.0", tmp_path / "other", OTHER_NODE, f"GPU-of-{OTHER_NODE}")
+    assert LeftBehinds(NODE, str(tmp_path / "new")).take_out(GPUS) == (GPUS, [])
 
 
 def test_what_another_agent_tends_is_named_only_where_it_has_gpus_of_this_node(
@@ -106,11 +109,11 @@ def test_what_another_agent_tends_is_named_only_where_it_has_gpus_of_this_node(
     lock = lock_work_dir(str(tmp_path / "old"))
     try:
         assert lock_holder(tmp_path / "old" / "agent.lock") == os.getpid()
-        leave("small-1.0", tmp_path / "old", "node01")
+        leave("small-1.0", tmp_path / "old", NODE)
         now = [0.0]
-        left = LeftBehinds("node01", str(tmp_path / "new"), clock=lambda: now[0])
+        left = LeftBehinds(NODE, str(tmp_path / "new"), clock=lambda: now[0])
         assert left.take_out(GPUS) == (GPUS, [])
-        leave("chat-1.0", tmp_path / "old", "node01", "GPU-1")
+        leave("chat-1.0", tmp_path / "old", NODE, GPUS[1].uuid)
         now[0] += LOOK_EVERY_S
         gpus, [finding] = left.take_out(GPUS)
         assert not gpus[1].usable
