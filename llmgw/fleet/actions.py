@@ -133,9 +133,13 @@ class ReturnReplica:
 
 @dataclass(frozen=True, slots=True)
 class ResumeReplica:
-    """A replica that was given up has returned, and its place is not taken."""
+    """A replica that was given up has returned, and its place is not taken.
+
+    `for_itself`: it was to replace another one, and meanwhile its model moves without it.
+    """
 
     replica_id: str
+    for_itself: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,11 +135,13 @@ def _on_replica(
             state = ReplicaState.READY if ready else ReplicaState.STARTING
             _set(replica, state, now, effects, event="adopted", reason=f"running as reported; {state}")
             fleet.inherited.pop(replica.replica_id, None)
-        case ResumeReplica():
+        case ResumeReplica(_, for_itself):
             leader = replica.leader
             ready = leader is not None and leader.phase == "ready"
             replica.given_up, replica.reaped, replica.ready_at = False, False, now if ready else None
             replica.witnessed_at = now if ready else replica.witnessed_at
+            if for_itself:
+                replica.replaces = None
             state = ReplicaState.READY if ready else ReplicaState.STARTING
             _set(replica, state, now, effects, event="resumed", reason="its node is back before its replacement")
         case StartWorkers():

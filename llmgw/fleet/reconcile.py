@@ -64,6 +64,7 @@ def reconcile(fleet: Fleet, catalog: Catalog, now: float, settings: FleetSetting
 def _returns(sets: Sets) -> list[Action]:
     """Replicas that were given up and are back: resumed when their place is not taken, else reaped."""
     actions: list[Action] = []
+    moving = models_in_motion(sets) if sets.reconnecting else set()
     for replica in sets.reconnecting:
         found = sets.catalog.find(replica.model, replica.profile)
         wanted = found[1].replicas if found is not None else 0
@@ -75,7 +76,11 @@ def _returns(sets: Sets) -> list[Action]:
         if replacement is not None and replacement.state is ReplicaState.READY and sets.leaving(replica):
             continue  # it was on its way out, and its place is taken
         if ready < wanted and not sets.contested(replica):
-            actions.append(ResumeReplica(replica.replica_id))
+            # A move that began meanwhile goes first (invariant 7): then this one counts like any other.
+            takes_over = _takes_over(sets, replica)
+            actions.append(ResumeReplica(replica.replica_id, takes_over and replica.model in moving))
+            if takes_over:
+                moving.add(replica.model)
             # It may have been on its way out: then that begins anew, when no other of its model moves.
             if replacement is not None and replacement.state is ReplicaState.STARTING:
                 actions.append(
@@ -274,12 +279,14 @@ def _counts(sets: Sets, now: float, new_id: NewId) -> list[Action]:
 def models_in_motion(sets: Sets) -> set[str]:
     """Models of which a replica is being moved: the next one of them waits (invariant 7)."""
     moving = {replica.model for replica in sets.draining}
-    for replica in sets.fleet.replicas.values():
-        if replica.live and replica.replaces is not None:
-            original = sets.fleet.replicas.get(replica.replaces)
-            if original is not None and original.live and sets.leaving(original) is not None:
-                moving.add(replica.model)
-    return moving
+    replicas = sets.fleet.replicas.values()
+    return moving | {replica.model for replica in replicas if replica.live and _takes_over(sets, replica)}
+
+
+def _takes_over(sets: Sets, replica: Replica) -> bool:
+    """True when it is to take the place of a replica that is live and must leave."""
+    original = sets.fleet.replicas.get(replica.replaces) if replica.replaces is not None else None
+    return original is not None and original.live and sets.leaving(original) is not None
 
 
 def forced(fleet: Fleet, replica: Replica) -> bool:

@@ -168,6 +168,31 @@ def test_a_returning_replica_that_was_on_its_way_out_is_stopped_when_its_replace
     assert original.replica_id not in {event.subject for event in world.events if event.event == "resumed"}
 
 
+def test_a_replacement_that_returns_in_the_middle_of_another_move_counts_like_any_other() -> None:
+    # Found by simulation: both moves of the model went on at the same time.
+    world = SlowForms(catalog(big=0, small=3), [*four_nodes(), Machine("node05", ["ib-b"])])
+    world.run(20)
+    world.apply(catalog(big=0, small=3, args=["--new"]))
+    world.run(3)
+    (first,) = (r for r in world.fleet.replicas.values() if r.replaces is not None)
+    world.machines[first.node_ids[0]].connected = False
+    world.run(20)
+    assert first.state is ReplicaState.FAILED
+    (second,) = (r for r in world.fleet.replicas.values() if r.replaces is not None and r.live)
+    originals = [world.fleet.replicas[name] for name in world.serving("small")]
+    crashed = next(r for r in originals if r.replica_id != second.replaces)
+    world.machines[first.node_ids[0]].connected = True
+    world.crash_engine(world.machines[crashed.node_ids[0]], f"{crashed.replica_id}.0")
+    for _ in range(10):
+        world.run(1)
+        moving = [
+            r.replaces for r in world.fleet.replicas.values() if r.live and r.replaces in world.serving("small")
+        ]
+        assert len(moving) <= 1, moving
+    assert first.live
+    assert first.replaces is None
+
+
 def test_a_returning_replica_that_is_ending_is_not_resumed() -> None:
     world = World(catalog(big=0, small=1), [Machine("node01", []), Machine("node02", [], gpus=0)])
     world.run(10)
