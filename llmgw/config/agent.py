@@ -287,9 +287,10 @@ class AgentConfig(Model):
                     whole = ":" not in other or ":" not in hca
                     shared = other == hca or (whole and other.partition(":")[0] == adapter)
                     if shared and other_fabric != fabric.name:
+                        named = f"adapter {adapter}" if whole else f"port {hca}"
                         raise KeyedError(
-                            f"adapter {adapter} is under two fabrics, {other_fabric!r} and {fabric.name!r}; "
-                            "an adapter is cabled to one, remove it from the other",
+                            f"{named} is under two fabrics, {other_fabric!r} and {fabric.name!r}; it is cabled "
+                            "to one, remove it from the other",
                             *("fabrics", at, "hcas", index),
                         )
                 owner[hca] = fabric.name
