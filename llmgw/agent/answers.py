@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 
@@ -23,16 +23,19 @@ from llmgw.messages.agent import (
     RemoveWeights,
     WeightsAnswer,
 )
-from llmgw.messages.fabric import AskFabric
+from llmgw.messages.fabric import AskFabric, FabricText
 
 log = structlog.get_logger("agent")
 
 Question = ReadLog | ReadEngineHelp | ListWeights | RemoveWeights | AskFabric
-A = TypeVar("A", LogChunk, EngineHelp, WeightsAnswer)
+A = TypeVar("A", LogChunk, EngineHelp, WeightsAnswer, FabricText)
 
 # Each imports an engine, which takes gigabytes of memory for some seconds.
 HELPS_AT_ONCE_MAX = 2
 WEIGHTS_AT_ONCE_MAX = 4
+# Each sends a packet to every switch and adapter of the fabric.
+MAPS_AT_ONCE_MAX = 1
+MANAGERS_AT_ONCE_MAX = 2
 
 
 @dataclass
@@ -42,9 +45,11 @@ class Answers:
     logs: list[LogChunk] = field(default_factory=list)
     helps: list[EngineHelp] = field(default_factory=list)
     weights: list[WeightsAnswer] = field(default_factory=list)
+    managers: list[FabricText] = field(default_factory=list)
+    maps: list[FabricText] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.logs or self.helps or self.weights)
+        return bool(self.logs or self.helps or self.weights or self.managers or self.maps)
 
 
 class _Kind(Generic[A]):
@@ -69,28 +74,34 @@ class _Kind(Generic[A]):
 class Answering:
     """Answers the questions of a session, and forgets them with it.
 
-    `engine_help` (of a request id and an engine) asks an engine for its help text, in bounded time; None where
-    engines are not asked. `news` is called when there is something to report.
+    `engine_help` (of a request id and an engine) asks an engine for its help text, and `fabric_tools` asks a
+    fabric, both in bounded time; None where they are not asked. `news` is called when there is something to
+    report.
     """
 
     def __init__(
         self,
         keeper: Keeper,
         engine_help: Callable[[str, str], Awaitable[EngineHelp]] | None,
+        fabric_tools: Callable[[AskFabric], Awaitable[FabricText]] | None,
         news: Callable[[], None],
     ) -> None:
         self._keeper = keeper
         self._engine_help = engine_help
+        self._fabric_tools = fabric_tools
         self._news = news
         self._logs: _Kind[LogChunk] = _Kind(waiting_max=64, per_report=8)
         # One a report: they are large.
         self._helps: _Kind[EngineHelp] = _Kind(waiting_max=4, per_report=1)
         self._weights: _Kind[WeightsAnswer] = _Kind(waiting_max=16, per_report=1)
+        self._managers: _Kind[FabricText] = _Kind(waiting_max=16, per_report=1)
+        self._maps: _Kind[FabricText] = _Kind(waiting_max=2, per_report=1)
 
     @property
     def features(self) -> list[str]:
         """What the registration offers for it."""
-        return ["logs", "weights"] if self._engine_help is None else ["logs", "weights", "engine_help"]
+        offered = {"engine_help": self._engine_help, "fabric_tools": self._fabric_tools}
+        return ["logs", "weights", *(name for name, asked in offered.items() if asked is not None)]
 
     async def ask(self, question: Question) -> None:
         """Answer, at once or beside everything else."""
@@ -106,34 +117,48 @@ class Answering:
         elif isinstance(question, ReadEngineHelp):
             self._ask_engine(question, self._engine_help)
         elif isinstance(question, AskFabric):
-            log.warning("fabrics are not asked here", what=question.what)
+            self._ask_fabric(question, self._fabric_tools)
         else:
             self._look_at_weights(question)
 
     def __bool__(self) -> bool:
         """True while answers wait for a report."""
-        return bool(self._logs.waiting or self._helps.waiting or self._weights.waiting)
+        return any(kind.waiting for kind in self._kinds)
 
-    def take(self) -> Answers:
-        """The oldest answers, as many as one report should carry."""
-        return Answers(self._logs.take(), self._helps.take(), self._weights.take())
+    def take(self, *, alone: bool) -> Answers:
+        """The oldest answers, as many as one report should carry.
+
+        A map goes only when the report carries nothing else (`alone`: no shards either), since it may fill it.
+        """
+        answers = Answers(
+            self._logs.take(), self._helps.take(), self._weights.take(), managers=self._managers.take()
+        )
+        if alone and not answers:
+            answers.maps = self._maps.take()
+        return answers
 
     def put_back(self, answers: Answers) -> None:
         """The report did not arrive: these are the oldest again."""
         self._logs.put_back(answers.logs)
         self._helps.put_back(answers.helps)
         self._weights.put_back(answers.weights)
+        self._managers.put_back(answers.managers)
+        self._maps.put_back(answers.maps)
 
     async def drop(self) -> None:
         """The session is over: nobody waits for what it asked."""
-        tasks = [*self._helps.running, *self._weights.running]
+        tasks = [task for kind in self._kinds for task in kind.running]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for waiting in (self._logs.waiting, self._helps.waiting, self._weights.waiting):
-            waiting.clear()
+        for kind in self._kinds:
+            kind.waiting.clear()
 
     # Inside.
+
+    @property
+    def _kinds(self) -> tuple[_Kind[Any], ...]:
+        return self._logs, self._helps, self._weights, self._managers, self._maps
 
     def _ask_engine(
         self, question: ReadEngineHelp, engine_help: Callable[[str, str], Awaitable[EngineHelp]] | None
@@ -149,6 +174,24 @@ class Answering:
         else:
             error = f"the agent failed to ask {question.engine}; its log says why"
             self._begin(self._helps, engine_help(question.request_id, question.engine), failed(error))
+
+    def _ask_fabric(
+        self, question: AskFabric, fabric_tools: Callable[[AskFabric], Awaitable[FabricText]] | None
+    ) -> None:
+        def failed(error: str) -> FabricText:
+            return FabricText(request_id=question.request_id, error=error)
+
+        maps = question.what == "map"
+        kind, most = (self._maps, MAPS_AT_ONCE_MAX) if maps else (self._managers, MANAGERS_AT_ONCE_MAX)
+        if fabric_tools is None:
+            self._give(kind, failed("this agent does not ask fabrics"))
+        elif len(kind.running) >= most:
+            doing = "maps a fabric" if maps else "asks for subnet managers"
+            self._give(kind, failed(f"this node {doing} already; ask again in a minute"))
+        else:
+            where = f"{question.adapter} port {question.port}"
+            error = f"the agent failed to ask the fabric behind {where}; its log says why"
+            self._begin(kind, fabric_tools(question), failed(error))
 
     def _look_at_weights(self, question: ListWeights | RemoveWeights) -> None:
         def failed(error: str) -> WeightsAnswer:

@@ -32,6 +32,7 @@ from llmgw.messages.agent import (
     StartShard,
     StopShard,
 )
+from llmgw.messages.fabric import AskFabric, FabricText
 
 log = structlog.get_logger("agent")
 
@@ -72,8 +73,9 @@ class _Sequenced(msgspec.Struct):
 class AgentLoop:
     """One agent's side of the conversation. `run` returns only by being cancelled.
 
-    `inventory` reads what the node has, and `engine_help` (of a request id and an engine) asks an engine for its
-    help text; both in bounded time and without raising. Without `engine_help` that feature is not offered.
+    `inventory` reads what the node has, `engine_help` (of a request id and an engine) asks an engine for its help
+    text, and `fabric_tools` asks the fabric behind a port; all in bounded time and without raising. Without one
+    of the last two its feature is not offered.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class AgentLoop:
         reconnect_base_s: float,
         reconnect_max_s: float,
         engine_help: Callable[[str, str], Awaitable[EngineHelp]] | None = None,
+        fabric_tools: Callable[[AskFabric], Awaitable[FabricText]] | None = None,
         features: list[str] | None = None,
         version: str = __version__,
     ) -> None:
@@ -108,7 +111,7 @@ class AgentLoop:
         self._news = asyncio.Event()
         # Only ids: what is sent is each shard's status at that moment, so the latest version wins by itself.
         self._changed: set[str] = set()
-        self._answering = Answering(keeper, engine_help, self._news.set)
+        self._answering = Answering(keeper, engine_help, fabric_tools, self._news.set)
         self._features = [*FEATURES, *self._answering.features] if features is None else features
         self._complained_at: float | None = None
         self._complained_of: tuple[str, type[Exception], int | None] | None = None
@@ -218,9 +221,9 @@ class AgentLoop:
                 acked = await self._carry_out(raw, acked)
             if answer.commands and (self._changed or self._answering):
                 # What a command changed is told before it is acknowledged: a GPU is never both unnamed by a
-                # command and not yet reported as held.
+                # command and not yet reported as held. A map may take its time on the wire, and no start waits.
                 try:
-                    await self._report_news(registered)
+                    await self._report_news(registered, maps=False)
                 except (TransportError, Refused) as exc:
                     self._complain("reporting fails", exc)
             if acked == before and self._clock.now() - began < min(1.0, registered.poll_wait_s / 2):
@@ -283,7 +286,7 @@ class AgentLoop:
             await self._news.wait()
             self._news.clear()
             try:
-                await self._report_news(registered)
+                await self._report_news(registered, maps=True)
             except (TransportError, Refused) as exc:
                 self._complain("reporting fails", exc)
                 await self._clock.sleep(backoff.next_s())
@@ -291,9 +294,9 @@ class AgentLoop:
             else:
                 backoff.reset()
 
-    async def _report_news(self, registered: Registered) -> None:
+    async def _report_news(self, registered: Registered, *, maps: bool) -> None:
         told, self._changed = self._changed, set()
-        answers = self._answering.take()
+        answers = self._answering.take(alone=maps and not told)
         if not told and not answers:
             return
         try:
@@ -322,6 +325,7 @@ class AgentLoop:
             logs=answers.logs,
             helps=answers.helps,
             weights=answers.weights,
+            fabrics=[*answers.managers, *answers.maps],
         )
         reported = await self._call("report", message, Reported, CALL_TIMEOUT_S, in_session=True)
         self._complained_at = None

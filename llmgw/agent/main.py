@@ -24,7 +24,9 @@ from cryptography.x509 import load_pem_x509_certificate
 from llmgw.agent.certificates import CertificateError, CertificateKeeper
 from llmgw.agent.conversation import Life, SystemClock
 from llmgw.agent.examining import SlowFindings
+from llmgw.agent.fabric_changes import FabricChanges
 from llmgw.agent.fabric_proof import FabricProof, data_counters
+from llmgw.agent.fabric_tools import FabricTools
 from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.held import warning_findings
 from llmgw.agent.help_answers import HelpAnswers
@@ -172,10 +174,12 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]]) -> Non
 
     reader = NodeReader(config)
     slow_findings = SlowFindings(examine)
+    fabric_changes = FabricChanges(config.node_id)
 
     def read() -> Inventory:
         claims = gpu_memory.claims()
         found = reader.read()
+        fabric_changes.look(found.fabrics)
         gpus, left_findings = left_behinds.take_out(found.gpus)
         judgement = gpu_memory.judge(gpus, found.processes, claims)
         engines = engine_offers(registry.offered(config), config)
@@ -218,6 +222,7 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]]) -> Non
         keeper=supervisor,
         inventory=inventory.fresh,
         engine_help=HelpAnswers(config, os.environ, account, refusal),
+        fabric_tools=FabricTools(config),
         clock=SystemClock(),
         randomness=randomness,
         heartbeat_interval_s=config.heartbeat_interval,

@@ -51,7 +51,7 @@ class FabricDeclaration(Model):
     @classmethod
     def _hcas(cls, value: list[str]) -> list[str]:
         for index, hca in enumerate(value):
-            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(:\d{1,3})?", hca):
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(:[1-9][0-9]{0,2})?", hca):
                 raise KeyedError(f"{hca!r} is not an adapter name; write for example mlx5_0 or mlx5_0:1", index)
         if len(set(value)) != len(value):
             raise ValueError(f"hcas names an adapter twice: {', '.join(value)}")
@@ -287,9 +287,10 @@ class AgentConfig(Model):
                     whole = ":" not in other or ":" not in hca
                     shared = other == hca or (whole and other.partition(":")[0] == adapter)
                     if shared and other_fabric != fabric.name:
+                        named = f"adapter {adapter}" if whole else f"port {hca}"
                         raise KeyedError(
-                            f"adapter {adapter} is under two fabrics, {other_fabric!r} and {fabric.name!r}; "
-                            "an adapter is cabled to one, remove it from the other",
+                            f"{named} is under two fabrics, {other_fabric!r} and {fabric.name!r}; it is cabled "
+                            "to one, remove it from the other",
                             *("fabrics", at, "hcas", index),
                         )
                 owner[hca] = fabric.name

@@ -7,6 +7,7 @@ from llmgw.doctor.certificate import check_certificate
 from llmgw.doctor.check import Check
 from llmgw.doctor.engine_user import check_engine_user
 from llmgw.doctor.engines import check_engines
+from llmgw.doctor.fabric_tools import check_fabric_tools
 from llmgw.doctor.hardware import LIMIT_S as HARDWARE_LIMIT_S
 from llmgw.doctor.hardware import check_hardware
 from llmgw.doctor.packages import LIMIT_S as PACKAGES_LIMIT_S
@@ -22,6 +23,7 @@ HARDWARE = Check("hardware", check_hardware, HARDWARE_LIMIT_S)
 CHECKS = (
     Check("certificate", check_certificate),
     HARDWARE,
+    Check("fabric-tools", check_fabric_tools),
     Check("address", check_address),
     Check("engines", check_engines),
     Check("engine-user", check_engine_user),
@@ -32,8 +34,10 @@ CHECKS = (
     Check("server", check_server, SERVER_LIMIT_S),
 )
 
+_BESIDE_AGENT = ("fabric-tools", "engines", "ports", "work-dir", "weights")
+
 BESIDE_AGENT = (
-    *(check for check in CHECKS if check.name in ("engines", "ports", "work-dir", "weights")),
+    *(check for check in CHECKS if check.name in _BESIDE_AGENT),
     Check("packages", RememberedPackages().check, PACKAGES_LIMIT_S),
     Check("clock", check_clock, SERVER_LIMIT_S),
 )

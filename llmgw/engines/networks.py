@@ -1,4 +1,5 @@
-"""Which interfaces and adapters the ranks of a replica talk over, as the variables that NCCL and Gloo read.
+"""Which interfaces and adapters the ranks of a replica talk over, as the variables that NCCL, Gloo and the
+libraries that move KV caches read.
 
 Pure: interfaces, adapters, nearness and GIDs are arguments. NCCL's variables are those of its user guide
 (docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html).
@@ -9,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from llmgw.engines.base import LaunchContext
+from llmgw.engines.base import LaunchContext, PlanFile
+from llmgw.engines.kv_transfer import transfer_env, transfer_file
 from llmgw.messages.agent import Gpu, ShardSpec
 
 # Where the interface of the management address cannot be found: the name that most clouds and containers use.
@@ -17,6 +19,7 @@ LAST_RESORT_INTERFACE = "eth0"
 
 _INTERFACE = "the agent names the interface that holds the node's address"
 _FABRIC = "the agent chooses the fabric's adapters"
+_OF_A_NODE = "it differs from node to node"
 _MASTER = "the agent says where the ranks of a replica meet"
 
 REFUSED_NETWORK_ENV: Mapping[str, str] = {
@@ -24,12 +27,17 @@ REFUSED_NETWORK_ENV: Mapping[str, str] = {
         ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME"], _INTERFACE
     ),
     **dict.fromkeys(["NCCL_SOCKET_FAMILY", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE"], _INTERFACE),
-    **dict.fromkeys(["NCCL_IB_GID_INDEX", "NCCL_IB_ROCE_VERSION_NUM"], "it differs from node to node"),
+    **dict.fromkeys(["NCCL_IB_GID_INDEX", "NCCL_IB_ROCE_VERSION_NUM"], _OF_A_NODE),
+    **dict.fromkeys(["UCX_IB_GID_INDEX", "MC_GID_INDEX"], _OF_A_NODE),
     **dict.fromkeys(["NCCL_CONF_FILE", "NCCL_COMM_ID"], _FABRIC),
+    **dict.fromkeys(["MC_CUSTOM_TOPO_JSON", "MC_IB_PORT"], _FABRIC),
     **dict.fromkeys(["MASTER_ADDR", "MASTER_PORT"], _MASTER),
     **dict.fromkeys(["RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE"], "the control plane counts the ranks"),
 }
 """Variables of the network that no profile sets, and why."""
+
+# A profile may name some of the fabric's adapters in these.
+_NARROWED = ("NCCL_IB_HCA", "UCX_NET_DEVICES")
 
 # The proof that the fabric is used is read from what NCCL says of itself under these.
 _DEBUG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
@@ -38,7 +46,8 @@ _DEBUG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 def network_env(spec: ShardSpec, context: LaunchContext) -> tuple[dict[str, str], list[str]]:
     """(the variables of this shard on this node, sentences about what had to be guessed).
 
-    The profile's `NCCL_IB_HCA`, which may only narrow the choice, is in it; `network_problems` was empty.
+    The profile's `NCCL_IB_HCA` and `UCX_NET_DEVICES`, which may only narrow the choice, are in it;
+    `network_problems` was empty.
     """
     env: dict[str, str] = {}
     warnings: list[str] = []
@@ -57,16 +66,29 @@ def network_env(spec: ShardSpec, context: LaunchContext) -> tuple[dict[str, str]
             env["NCCL_SOCKET_FAMILY"] = "AF_INET6"
     if spec.nodes == 1:
         return env, warnings
-    adapters = _narrowed(spec.env.get("NCCL_IB_HCA"), context.adapters)
+    adapters = _adapters(spec, context)
     if adapters:
-        adapters = nearest_first(adapters, context.gpus)
         env["NCCL_IB_HCA"] = "=" + ",".join(adapters)
         index, warning = _gid_index_of_all(adapters, context.gid_indexes)
         if index is not None:
             env["NCCL_IB_GID_INDEX"] = str(index)
+        wanted = spec.env.get("UCX_NET_DEVICES")
+        for_ucx = adapters if wanted is None else nearest_first(_narrowed(wanted, context.adapters), context.gpus)
+        env |= transfer_env(adapters, for_ucx, index, context.work_dir)
         if warning is not None:
             warnings.append(warning)
     return env | _DEBUG, warnings
+
+
+def network_files(spec: ShardSpec, context: LaunchContext) -> list[PlanFile]:
+    """The files that `network_env` names."""
+    adapters = _adapters(spec, context) if spec.nodes > 1 else []
+    return [transfer_file(adapters, context.gpus, context.work_dir)] if adapters else []
+
+
+def beside_networks(spec: ShardSpec) -> dict[str, str]:
+    """The profile's own variables, without those that `network_env` has narrowed already."""
+    return {name: value for name, value in spec.env.items() if spec.nodes == 1 or name not in _NARROWED}
 
 
 def network_problems(spec: ShardSpec, context: LaunchContext) -> list[str]:
@@ -80,23 +102,11 @@ def network_problems(spec: ShardSpec, context: LaunchContext) -> list[str]:
             sentences.append(_off("NCCL_IB_DISABLE"))
         if spec.env.get("NCCL_NET", "IB").upper() != "IB":
             sentences.append(_off("NCCL_NET"))
-    wanted = spec.env.get("NCCL_IB_HCA")
-    if wanted is None or spec.nodes == 1:
-        return sentences
-    has = ", ".join(context.adapters) or "none"
-    if wanted.startswith("^"):
-        sentences.append(
-            f"env sets NCCL_IB_HCA to {wanted}, which excludes; name the adapters that may be used, of {has}"
-        )
-        return sentences
-    if not _items(wanted):
-        sentences.append(f"env sets NCCL_IB_HCA to nothing, which names every adapter; name some of {has}")
-    sentences += [
-        f"env sets NCCL_IB_HCA to {wanted}, and {item} is not a usable adapter of this shard's fabric on this "
-        f"node, which has {has}; a profile may only narrow the choice"
-        for item in _items(wanted)
-        if not _matching(item, context.adapters)
-    ]
+        if "MC_FORCE_TCP" in spec.env:
+            sentences.append(_off("MC_FORCE_TCP"))
+        for name in _NARROWED:
+            if name in spec.env:
+                sentences += _narrowing_problems(name, spec.env[name], context.adapters)
     return sentences
 
 
@@ -112,6 +122,25 @@ def nearest_first(adapters: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
             if place < len(names):
                 ranked += _matching(names[place], adapters)
     return list(dict.fromkeys([*ranked, *adapters]))
+
+
+def _adapters(spec: ShardSpec, context: LaunchContext) -> list[str]:
+    """The ports that this shard may use, those nearest to its GPUs first."""
+    return nearest_first(_narrowed(spec.env.get("NCCL_IB_HCA"), context.adapters), context.gpus)
+
+
+def _narrowing_problems(name: str, wanted: str, adapters: Sequence[str]) -> list[str]:
+    has = ", ".join(adapters) or "none"
+    if wanted.startswith("^"):
+        return [f"env sets {name} to {wanted}, which excludes; name the adapters that may be used, of {has}"]
+    if not _items(wanted):
+        return [f"env sets {name} to nothing, which names every adapter; name some of {has}"]
+    return [
+        f"env sets {name} to {wanted}, and {item} is not a usable adapter of this shard's fabric on this node, "
+        f"which has {has}; a profile may only narrow the choice"
+        for item in _items(wanted)
+        if not _matching(item, adapters)
+    ]
 
 
 def _gid_index_of_all(

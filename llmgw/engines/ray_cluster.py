@@ -10,6 +10,7 @@ import json
 
 from llmgw.config.addresses import join_host_port
 from llmgw.engines.base import LaunchContext, PlanFile, ProcessPlan
+from llmgw.engines.kv_transfer import OF_EACH_NODE
 from llmgw.messages.agent import Rendezvous, ShardSpec
 
 # Ports that Ray would else choose by itself; the last one is the head's alone (Ray's client server, which stands
@@ -28,10 +29,14 @@ _PORT_FLAGS = (
 # socket holds 107 bytes (man unix).
 _TEMP_DIR_CHARS_MAX = 40
 
-# vLLM copies its own process's NCCL_* and VLLM_* to the workers of all nodes; these are each node's own.
+# vLLM copies its own process's NCCL_*, UCX_* and VLLM_* to the workers of all nodes, and lately everything; these
+# are each node's own.
 _OF_EACH_NODE = (
     *("NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX"),
     *("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "VLLM_HOST_IP", "VLLM_API_KEY"),
+    *OF_EACH_NODE,
+    # By these an agent knows its processes.
+    *("LLMGW_SHARD", "LLMGW_WORK_DIR", "LLMGW_NODE", "LLMGW_GPUS"),
 )
 
 

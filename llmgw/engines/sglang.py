@@ -11,7 +11,13 @@ from llmgw.config.addresses import join_host_port
 from llmgw.config.agent import AgentConfig, SglangEngine
 from llmgw.engines.base import HttpCheck, LaunchContext, LaunchPlan, PlanFile, ProcessPlan
 from llmgw.engines.command_line import Reading, Setting, compose, has_flag, setting
-from llmgw.engines.networks import REFUSED_NETWORK_ENV, network_env, network_problems
+from llmgw.engines.networks import (
+    REFUSED_NETWORK_ENV,
+    beside_networks,
+    network_env,
+    network_files,
+    network_problems,
+)
 from llmgw.engines.overrides import (
     merge_env,
     refused_args,
@@ -156,10 +162,11 @@ class SglangAdapter:
         engine = _engine(context.config)
         argv, contradictions = compose(self._settings(spec, context), spec.args, READING)
         env, warnings = self._env(spec, context)
-        files = []
+        files = network_files(spec, context)
         if context.api_key is not None:
-            files.append(_key_file(context.work_dir, context.api_key))
-            argv = ["--config", files[0].path, *argv]
+            key_file = _key_file(context.work_dir, context.api_key)
+            files.append(key_file)
+            argv = ["--config", key_file.path, *argv]
         process = ProcessPlan(name="engine", argv=[engine.python, "-m", "sglang.launch_server", *argv], env=env)
         warnings = [*contradictions, *warnings]
         if spec.rank > 0:
@@ -200,8 +207,7 @@ class SglangAdapter:
         networks, warnings = network_env(spec, context)
         if spec.nodes > 1:
             networks["SGLANG_HOST_IP"] = context.address
-        theirs = {name: value for name, value in spec.env.items() if name != "NCCL_IB_HCA" or spec.nodes == 1}
-        merged, contradictions = merge_env(networks, theirs)
+        merged, contradictions = merge_env(networks, beside_networks(spec))
         env = {**python_env(_engine(context.config).python, context), **merged}
         env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in context.gpus)
         return env, [*contradictions, *warnings, *secret_warnings(spec.env)]

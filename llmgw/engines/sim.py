@@ -10,7 +10,13 @@ import sys
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import HttpCheck, LaunchContext, LaunchPlan, ProcessPlan, inherited_env
 from llmgw.engines.command_line import Reading
-from llmgw.engines.networks import REFUSED_NETWORK_ENV, network_env, network_problems
+from llmgw.engines.networks import (
+    REFUSED_NETWORK_ENV,
+    beside_networks,
+    network_env,
+    network_files,
+    network_problems,
+)
 from llmgw.engines.overrides import merge_env, refused_args, refused_env, secret_warnings
 from llmgw.engines.parallelism import rank_problems
 from llmgw.engines.probes import one_token_check, with_key
@@ -98,8 +104,7 @@ class SimAdapter:
         argv += spec.args
 
         networks, warnings = network_env(spec, context) if spec.nodes > 1 else ({}, [])
-        theirs = {name: value for name, value in spec.env.items() if name != "NCCL_IB_HCA" or spec.nodes == 1}
-        merged, contradictions = merge_env(networks, theirs)
+        merged, contradictions = merge_env(networks, beside_networks(spec))
         env = inherited_env(context.base_env)
         env |= {key: context.base_env[key] for key in _OWN_ENV if key in context.base_env}
         env |= merged
@@ -107,12 +112,14 @@ class SimAdapter:
             env["LLMGW_SIM_API_KEY"] = context.api_key
         env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in context.gpus)
         engine = ProcessPlan(name="engine", argv=argv, env=env)
+        files = network_files(spec, context)
         warnings = [*contradictions, *warnings, *secret_warnings(spec.env)]
         if spec.rank > 0:
-            return LaunchPlan(engine=engine, warnings=warnings)
+            return LaunchPlan(engine=engine, files=files, warnings=warnings)
         return LaunchPlan(
             engine=engine,
             load=with_key(HttpCheck(method="GET", path="/v1/models", timeout_s=5.0), context.api_key),
             readiness=with_key(one_token_check(spec.task, spec.served_names[0]), context.api_key),
+            files=files,
             warnings=warnings,
         )

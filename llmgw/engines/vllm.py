@@ -11,7 +11,7 @@ from dataclasses import replace
 from llmgw.config.agent import AgentConfig, VllmEngine
 from llmgw.engines.base import HttpCheck, LaunchContext, LaunchPlan, ProcessPlan
 from llmgw.engines.command_line import Setting, compose, setting
-from llmgw.engines.networks import network_env, network_problems
+from llmgw.engines.networks import beside_networks, network_env, network_files, network_problems
 from llmgw.engines.overrides import (
     merge_env,
     refused_args,
@@ -114,16 +114,19 @@ class VllmAdapter:
         argv, contradictions = compose(self._settings(spec, context), spec.args, READING)
         argv = [engine.bin, "serve", located(spec, context), *argv]
         warnings = [*contradictions, *warnings]
+        files = network_files(spec, context)
         if over_ray and spec.rank > 0:
             joined = ray_process(spec, context, beside(engine.bin, "ray"), env, "engine")
-            return LaunchPlan(engine=joined, warnings=warnings)
+            return LaunchPlan(engine=joined, files=files, warnings=warnings)
         if spec.rank > 0:
-            return LaunchPlan(engine=ProcessPlan(name="engine", argv=argv, env=env), warnings=warnings)
+            engine_plan = ProcessPlan(name="engine", argv=argv, env=env)
+            return LaunchPlan(engine=engine_plan, files=files, warnings=warnings)
         leader = dict(env) if context.api_key is None else {**env, "VLLM_API_KEY": context.api_key}
         served = LaunchPlan(
             engine=ProcessPlan(name="engine", argv=argv, env=leader),
             load=with_key(HttpCheck(method="GET", path="/health", timeout_s=5.0), context.api_key),
             readiness=with_key(one_token_check(spec.task, spec.served_names[0]), context.api_key),
+            files=files,
             warnings=warnings,
         )
         return self._beside_head(served, spec, context, env) if over_ray else served
@@ -136,7 +139,7 @@ class VllmAdapter:
         engine = replace(
             served.engine, env={**served.engine.env, **ray_address(context)}, waits_for=ray_head(context)
         )
-        return replace(served, engine=engine, sidecars=[head], files=[not_carried_over(context)])
+        return replace(served, engine=engine, sidecars=[head], files=[*served.files, not_carried_over(context)])
 
     def _settings(self, spec: ShardSpec, context: LaunchContext) -> list[Setting]:
         """Everything that this rank is told, in order; the model, a positional argument, comes before."""
@@ -165,8 +168,7 @@ class VllmAdapter:
             "VLLM_NO_USAGE_STATS": "1",
             **networks,
         }
-        theirs = {name: value for name, value in spec.env.items() if name != "NCCL_IB_HCA" or spec.nodes == 1}
-        merged, contradictions = merge_env(ours, theirs)
+        merged, contradictions = merge_env(ours, beside_networks(spec))
         env = {**python_env(_engine(context.config).bin, context), **merged}
         if _over_ray(spec, context.config):
             # Ray's own accounting and vLLM's reading of it know GPUs by their numbers only.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmgw.config.agent import FabricDeclaration
+from llmgw.hardware.counters import full_counters
 from llmgw.messages.agent import FabricOffer, Port
 from llmgw.messages.findings import Finding
 
@@ -119,17 +120,11 @@ def port_doubts(ports: list[Port]) -> list[str]:
         for port in ports
         if on_one_lane(port)
     ]
-    for port in ports:
-        ended = [
-            name
-            for name, value in port.counters.items()
-            if value is not None and value == _COUNTER_ENDS.get(name)
-        ]
-        if ended:
-            doubts.append(
-                f"{port.adapter} port {port.port} has counters at their end, which count no further: "
-                + ", ".join(f"{name} {port.counters[name]} or more" for name in ended)
-            )
+    doubts += [
+        f"{port.adapter} port {port.port} has counters at their end, which count no further: {', '.join(full)}"
+        for port in ports
+        if (full := full_counters(port.counters))
+    ]
     return doubts
 
 
@@ -138,24 +133,21 @@ def on_one_lane(port: Port) -> bool:
     return why_port_unusable(port) is None and "(1X " in (port.rate_text or "")
 
 
-# Of 8 and 16 bits (PortCounters, InfiniBand spec 1, 16.1.3); the kernel adds no more to one that is full.
-_COUNTER_ENDS = {
-    "link_downed": 255,
-    "link_error_recovery": 255,
-    "symbol_error": 65535,
-    "port_rcv_errors": 65535,
-}
-
-
 def _offer(declaration: FabricDeclaration, ports: list[Port]) -> tuple[FabricOffer, list[Finding]]:
     chosen: list[Port] = []
-    problems: list[tuple[str, PortProblem]] = []
+    idle: list[tuple[str, Port | None, PortProblem]] = []
     for hca in declaration.hcas:
-        active, problem = _active_ports(hca, ports)
+        active, nearest, problem = _active_ports(hca, ports)
         chosen.extend(port for port in active if port not in chosen)
         if problem is not None:
-            problems.append((hca, problem))
-    mixed = _mixed_link_layers(chosen)
+            idle.append((hca, nearest, problem))
+    mixed = _mixed_link_layers([*chosen, *(port for _, port, _ in idle if port is not None)])
+    problems = [
+        (hca, problem)
+        for hca, port, problem in idle
+        # Why an Ethernet port among InfiniBand ports is down is nobody's concern.
+        if mixed is None or port is None or port.link_layer != "Ethernet"
+    ]
     if mixed is not None:
         problems.append(mixed)
     rates = [port.rate_gbps for port in chosen if port.rate_gbps is not None]
@@ -174,7 +166,8 @@ def _offer(declaration: FabricDeclaration, ports: list[Port]) -> tuple[FabricOff
         ]
         reason = "; ".join(f"{problem.what}: {problem.remedy}" for _, problem in problems)
         return FabricOffer(name=declaration.name, reason=reason, rate_gbps=rate_gbps), findings
-    findings = _slow_links(declaration, chosen)
+    findings = [*_slow_links(declaration, chosen), *_limited_members(declaration, chosen)]
+    full = _full_counters(declaration, chosen)
     offer = FabricOffer(
         name=declaration.name,
         adapters=[_nccl_name(port) for port in chosen],
@@ -182,11 +175,11 @@ def _offer(declaration: FabricDeclaration, ports: list[Port]) -> tuple[FabricOff
         reason="; ".join(f"{finding.what}: {finding.remedy}" for finding in findings) or None,
         rate_gbps=rate_gbps,
     )
-    return offer, findings
+    return offer, [*findings, *full]
 
 
-def _active_ports(hca: str, ports: list[Port]) -> tuple[list[Port], PortProblem | None]:
-    """The ACTIVE ports that `mlx5_0` or `mlx5_0:1` names, or what is wrong with the best of them."""
+def _active_ports(hca: str, ports: list[Port]) -> tuple[list[Port], Port | None, PortProblem | None]:
+    """The ACTIVE ports that `mlx5_0` or `mlx5_0:1` names; without any, the best of them, and what is wrong."""
     adapter, _, number = hca.partition(":")
     there = [port for port in ports if port.adapter == adapter]
     named = [port for port in there if not number or port.port == int(number)]
@@ -197,32 +190,38 @@ def _active_ports(hca: str, ports: list[Port]) -> tuple[list[Port], PortProblem 
             names = list(dict.fromkeys(port.adapter for port in ports))
             shown = ", ".join(names[:_ADAPTERS_SHOWN_MAX]) + (" …" if len(names) > _ADAPTERS_SHOWN_MAX else "")
             what = f"adapter {adapter} is not there (this node has {shown or 'none'})"
-        return [], PortProblem(
-            check="fabric-adapter-missing",
-            what=what,
-            remedy="correct hcas in agent.yaml, or look at lspci -d 15b3: and dmesg for the adapter",
+        return (
+            [],
+            None,
+            PortProblem(
+                check="fabric-adapter-missing",
+                what=what,
+                remedy="correct hcas in agent.yaml, or look at lspci -d 15b3: and dmesg for the adapter",
+            ),
         )
     problems = [(port, why_port_unusable(port)) for port in named]
     active = [port for port, problem in problems if problem is None]
     if active:
-        return active, None
+        return active, None, None
     # Of an adapter's ports the one that is nearest to working is the one that somebody has cabled.
     nearest = min(problems, key=lambda pair: _DISTANCE.get(pair[0].state or "", 9))
-    return [], nearest[1]
+    return [], *nearest
 
 
 _DISTANCE = {"ACTIVE": 0, "ACTIVE_DEFER": 0, "ARMED": 1, "INIT": 2, "DOWN": 3}
 
 
-def _mixed_link_layers(chosen: list[Port]) -> tuple[str, PortProblem] | None:
-    ethernet = [port for port in chosen if port.link_layer == "Ethernet"]
-    if not ethernet or len(ethernet) == len(chosen):
+def _mixed_link_layers(named: list[Port]) -> tuple[str, PortProblem] | None:
+    """Ethernet ports among InfiniBand ports, working or not: a storage card, a bond, a cloud's VF."""
+    ethernet = [port for port in named if port.link_layer == "Ethernet"]
+    if not ethernet or all(port.link_layer != "InfiniBand" for port in named):
         return None
     names = ", ".join(f"{port.adapter} port {port.port}" for port in ethernet)
     several = len(ethernet) > 1
+    kind = "virtual function" if all(port.virtual for port in ethernet) else "port"
     return ethernet[0].adapter, PortProblem(
         check="fabric-mixed",
-        what=f"{names} {'are Ethernet ports' if several else 'is an Ethernet port'} among InfiniBand ports",
+        what=f"{names} {f'are Ethernet {kind}s' if several else f'is an Ethernet {kind}'} among InfiniBand ports",
         remedy=f"take {'them' if several else 'it'} out of hcas in agent.yaml (adapter:port names one port)",
     )
 
@@ -255,6 +254,40 @@ def _slow_links(declaration: FabricDeclaration, chosen: list[Port]) -> list[Find
         )
         for port in chosen
         if on_one_lane(port) and not (expected is not None and (port.rate_gbps or expected) < expected)
+    ]
+
+
+def _limited_members(declaration: FabricDeclaration, chosen: list[Port]) -> list[Finding]:
+    """Ports that are limited members of the partition that engines use: two such cannot talk to each other."""
+    return [
+        Finding(
+            check="fabric-pkey",
+            severity="warning",
+            where=f"{declaration.name} {port.adapter}",
+            what=f"{port.adapter} port {port.port} is a limited member of its first partition "
+            f"({port.pkeys[0]:#06x})",
+            why="Engines use the first partition, start without complaint, and fail at the first transfer to "
+            "another limited member",
+            remedy="make it a full member in the subnet manager's partitions.conf "
+            f"({port.pkeys[0] | 0x8000:#06x})",
+        )
+        for port in chosen
+        if port.link_layer == "InfiniBand" and port.pkeys and not port.pkeys[0] & 0x8000
+    ]
+
+
+def _full_counters(declaration: FabricDeclaration, chosen: list[Port]) -> list[Finding]:
+    return [
+        Finding(
+            check="fabric-counters",
+            severity="info",
+            where=f"{declaration.name} {port.adapter}",
+            what=f"{port.adapter} port {port.port} has counters at their end: {', '.join(full)}",
+            why="They count no further, so that new errors of these kinds are not seen",
+            remedy=f"clear them: perfquery -C {port.adapter} -P {port.port} -R",
+        )
+        for port in chosen
+        if (full := full_counters(port.counters))
     ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from llmgw.hardware.bonds import read_bond
 from llmgw.hardware.gids import read_gids
 from llmgw.hardware.pci import address_of_folder, read_numa_node
 from llmgw.hardware.sysfs import list_names, read_text
@@ -21,6 +22,9 @@ _COUNTER_FOLDERS = ("counters", "counters_ext", "hw_counters")
 # A setting of the driver (how long it caches the counters, in ms) that lies among the counters.
 _NOT_COUNTERS = frozenset({"lifespan"})
 _COUNTERS_MAX = 256
+_PKEYS_MAX = 128
+# Each entry is a question to the adapter's firmware, tables have 128, and managers fill them from the front.
+_PKEYS_UNUSED_MAX = 16
 _WORD_CHARS_MAX = 64
 
 
@@ -31,18 +35,31 @@ def read_ports(ib_root: Path) -> list[Port]:
     Documentation/ABI/stable/sysfs-class-infiniband of the Linux kernel.
     """
     return [
-        _read_port(ib_root / adapter, adapter, int(number))
+        _read_port(ib_root, adapter, number)
         for adapter in list_names(ib_root)
-        for number in list_names(ib_root / adapter / "ports")
-        if re.fullmatch(r"[0-9]{1,3}", number)
+        for number in ports_of(ib_root, adapter)
     ]
 
 
-def _read_port(folder: Path, adapter: str, number: int) -> Port:
+def ports_of(ib_root: Path, adapter: str) -> list[int]:
+    """The numbers of an adapter's ports; none when there is no such adapter."""
+    return [
+        int(number) for number in list_names(ib_root / adapter / "ports") if re.fullmatch(r"[0-9]{1,3}", number)
+    ]
+
+
+def read_link_layer(ib_root: Path, adapter: str, number: int) -> str | None:
+    """`InfiniBand`, `Ethernet`, or what the kernel wrote."""
+    return _word(read_text(ib_root / adapter / "ports" / str(number) / "link_layer"))
+
+
+def _read_port(ib_root: Path, adapter: str, number: int) -> Port:
+    folder = ib_root / adapter
     port = folder / "ports" / str(number)
-    link_layer = _word(read_text(port / "link_layer"))
+    link_layer = read_link_layer(ib_root, adapter, number)
     state = parse_state(read_text(port / "state"))
     rate_text = _word(read_text(port / "rate"))
+    gids = read_gids(port)
     return Port(
         adapter=adapter,
         port=number,
@@ -60,7 +77,9 @@ def _read_port(folder: Path, adapter: str, number: int) -> Port:
         pci_address=address_of_folder(folder / "device"),
         numa_node=read_numa_node(folder / "device"),
         virtual=(folder / "device" / "physfn").exists() if (folder / "device").exists() else None,
-        gids=read_gids(port),
+        bond=read_bond(ib_root, adapter, number, gids),
+        pkeys=_read_pkeys(port / "pkeys"),
+        gids=gids,
         counters=_read_counters(port),
     )
 
@@ -74,6 +93,30 @@ def _read_counters(port: Path) -> dict[str, int | None]:
             if re.fullmatch(r"[A-Za-z0-9_]{1,64}", name) and (port / folder / name).is_file():
                 counters[name] = parse_counter(read_text(port / folder / name))
     return counters
+
+
+def _read_pkeys(table: Path) -> list[int] | None:
+    """The keys in use; None when there is no table."""
+    names = [name for name in list_names(table) if name.isdecimal()]
+    keys: list[int] = []
+    unused = 0
+    for name in names[:_PKEYS_MAX]:
+        key = parse_pkey(read_text(table / name))
+        if key is not None:
+            keys.append(key)
+        unused = 0 if key is not None else unused + 1
+        if unused >= _PKEYS_UNUSED_MAX:
+            break
+    return keys if names else None
+
+
+def parse_pkey(text: str | None) -> int | None:
+    """`0xffff` → 65535. None for what is no key, and for 0 and 0x8000, which stand in unused entries."""
+    if text is None or not re.fullmatch(r"0x[0-9a-fA-F]{1,4}", text):
+        return None
+    key = int(text, 16)
+    # The upper bit is the membership; a key of zero is no partition (InfiniBand spec 1, 10.9.1).
+    return key if key & 0x7FFF else None
 
 
 def parse_state(text: str | None) -> str | None:

@@ -58,6 +58,16 @@ class ProgramOutput:
     cut: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class RawOutput:
+    """The same, as bytes."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+    cut: bool = False
+
+
 def run_program(
     argv: Sequence[str],
     *,
@@ -67,6 +77,27 @@ def run_program(
     become: Mapping[str, Any] | None = None,
     stop: threading.Event | None = None,
 ) -> ProgramOutput:
+    """What `run_program_raw` returns and raises, with text: what is no UTF-8 becomes replacement signs."""
+    raw = run_program_raw(
+        argv, timeout_s=timeout_s, output_bytes_max=output_bytes_max, env=env, become=become, stop=stop
+    )
+    return ProgramOutput(
+        code=raw.code,
+        stdout=raw.stdout.decode("utf-8", "replace"),
+        stderr=raw.stderr.decode("utf-8", "replace"),
+        cut=raw.cut,
+    )
+
+
+def run_program_raw(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    output_bytes_max: int,
+    env: Mapping[str, str] | None = None,
+    become: Mapping[str, Any] | None = None,
+    stop: threading.Event | None = None,
+) -> RawOutput:
     """Run `argv` without input, in the C locale, and return its output whatever its exit code.
 
     `env` is its whole environment but for the locale; None is this process's own. `become` are Popen's `user`,
@@ -163,7 +194,7 @@ def _die_with_parent() -> None:
 
 def _collect(
     process: subprocess.Popen[bytes], name: str, timeout_s: float, output_bytes_max: int, stop: threading.Event
-) -> ProgramOutput:
+) -> RawOutput:
     assert process.stdout is not None
     assert process.stderr is not None
     texts = {"stdout": bytearray(), "stderr": bytearray()}
@@ -198,10 +229,10 @@ def _collect(
                 "look at the kernel log (dmesg) for errors of the driver",
             )
     _kill(process, name)
-    return ProgramOutput(
+    return RawOutput(
         code=process.returncode if process.returncode is not None else -signal.SIGKILL,
-        stdout=texts["stdout"][:output_bytes_max].decode("utf-8", "replace"),
-        stderr=texts["stderr"][:output_bytes_max].decode("utf-8", "replace"),
+        stdout=bytes(memoryview(texts["stdout"])[:output_bytes_max]),
+        stderr=bytes(memoryview(texts["stderr"])[:output_bytes_max]),
         cut=cut,
     )
 

@@ -60,7 +60,8 @@ class Site:
         self.acked = 0
         self.renews = True
 
-    def write_config(self, port: int) -> Path:
+    def write_config(self, port: int, **changes: Any) -> Path:
+        """`changes` are keys of agent.yaml, at its top."""
         llama = self.folder / "llama-server"
         llama.write_text(f'#!/bin/sh\nexec {sys.executable} {PROGRAM} "$@"\n')
         llama.chmod(0o755)
@@ -82,7 +83,7 @@ class Site:
             },
         }
         path = self.folder / "agent.yaml"
-        path.write_text(yaml.safe_dump(config))
+        path.write_text(yaml.safe_dump({**config, **changes}))
         return path
 
     @asynccontextmanager

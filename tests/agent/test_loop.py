@@ -36,6 +36,7 @@ from llmgw.messages.agent import (
     StopShard,
     WeightsAnswer,
 )
+from llmgw.messages.fabric import AskFabric, FabricText
 from tests.agent.fakes import make_spec
 from tests.agent.waiting import until as eventually
 
@@ -155,6 +156,7 @@ class Conversation:
             keeper=self.keeper,
             inventory=self.read_inventory,
             engine_help=self.ask_engine,
+            fabric_tools=self.ask_fabric,
             clock=LoopClock(),
             randomness=random.Random(7),
             heartbeat_interval_s=HEARTBEAT_S,
@@ -172,6 +174,10 @@ class Conversation:
         if engine == "broken":
             raise RuntimeError("a defect")
         return EngineHelp(request_id=request_id, engine=engine, text="usage: it")
+
+    async def ask_fabric(self, question: AskFabric) -> FabricText:
+        await asyncio.sleep(30)
+        return FabricText(request_id=question.request_id, output=b"text", exit_code=0)
 
     def times(self, name: str) -> list[float]:
         return [at for at, called in self.server.calls if called == name]
@@ -465,6 +471,68 @@ def test_an_answer_that_did_not_arrive_is_sent_again() -> None:
         it.server.first["report"] = [TransportError("away")] * 12
         it.server.commands.append(ReadEngineHelp(seq=1, request_id="q", engine="vllm"))
         await until(lambda: helps(it))
+
+    converse(test)
+
+
+def ask_fabric(it: Conversation, *what: Any) -> None:
+    it.server.commands += [
+        AskFabric(seq=seq, request_id=f"q{seq}", what=each, adapter="mlx5_0", port=1)
+        for seq, each in enumerate(what, len(it.server.commands) + 1)
+    ]
+
+
+def fabrics(it: Conversation) -> dict[str, FabricText]:
+    return {told.request_id: told for report in it.server.reports for told in report.fabrics}
+
+
+def test_one_map_and_two_questions_for_managers_run_at_once_and_more_are_told_to_wait() -> None:
+    async def test(it: Conversation) -> None:
+        await until(lambda: it.server.polls)
+        assert "fabric_tools" in it.server.registers[0].features
+        ask_fabric(it, "map", "map", "managers", "managers", "managers")
+        await until(lambda: len(fabrics(it)) == 2, 10)
+        assert {name: "ask again" in (told.error or "") for name, told in fabrics(it).items()} == {
+            "q2": True,
+            "q5": True,
+        }
+        await until(lambda: len(fabrics(it)) == 5)
+        assert [fabrics(it)[name].output for name in ("q1", "q3", "q4")] == [b"text"] * 3
+        assert all(len(report.fabrics) <= 1 for report in it.server.reports)
+        ask_fabric(it, "map")
+        await until(lambda: fabrics(it)["q6"].output == b"text" if "q6" in fabrics(it) else False)
+
+    converse(test)
+
+
+def test_a_map_travels_alone_and_comes_again_when_it_did_not_arrive() -> None:
+    async def test(it: Conversation) -> None:
+        await until(lambda: it.server.polls)
+        ask_fabric(it, "map")
+        await asyncio.sleep(20)
+        it.server.always["report"] = TransportError("away")
+        await asyncio.sleep(60)
+        it.server.commands.append(StartShard(seq=2, spec=make_spec("a")))
+        it.server.commands.append(ReadEngineHelp(seq=3, request_id="h", engine="vllm"))
+        await asyncio.sleep(60)
+        del it.server.always["report"]
+        await until(lambda: fabrics(it) and helps(it))
+        (carrier,) = [report for report in it.server.reports if report.fabrics]
+        assert carrier.fabrics[0].output == b"text"
+        assert (carrier.shards, carrier.helps, carrier.inventory) == ([], [], None)
+
+    converse(test)
+
+
+def test_a_fabric_that_was_asked_for_an_ended_session_is_not_answered_in_the_next() -> None:
+    async def test(it: Conversation) -> None:
+        await until(lambda: it.server.polls)
+        ask_fabric(it, "map", "managers")
+        await asyncio.sleep(10)
+        it.server.first["poll"] = [(410, Refusal(code="session-unknown", message="register again"))]
+        await until(lambda: len(it.server.registers) == 2)
+        await asyncio.sleep(120)
+        assert not fabrics(it)
 
     converse(test)
 

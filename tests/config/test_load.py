@@ -292,7 +292,22 @@ AGENT_SENTENCES = {
     "an adapter under two fabrics": (
         "fabrics:\n  - name: ib-a\n  - name: ib-b\n    hcas:\n      - mlx5_2\n      - mlx5_1:1\n",
         "agent.yaml line 7: fabrics[1].hcas[1]: adapter mlx5_1 is under two fabrics, 'ib-a' and 'ib-b'; "
-        "an adapter is cabled to one, remove it from the other",
+        "it is cabled to one, remove it from the other",
+    ),
+    "a port under two fabrics": (
+        "fabrics:\n  - {name: ib-a, hcas: [mlx4_0:1]}\n  - {name: ib-b, hcas: [mlx4_0:2, mlx4_0:1]}\n",
+        "agent.yaml line 4: fabrics[1].hcas[1]: port mlx4_0:1 is under two fabrics, 'ib-a' and 'ib-b'; "
+        "it is cabled to one, remove it from the other",
+    ),
+    "an adapter under one fabric and its port under another": (
+        "fabrics:\n  - {name: ib-a, hcas: [mlx4_0:2]}\n  - {name: ib-b, hcas: [mlx4_0]}\n",
+        "agent.yaml line 4: fabrics[1].hcas[0]: adapter mlx4_0 is under two fabrics, 'ib-a' and 'ib-b'; "
+        "it is cabled to one, remove it from the other",
+    ),
+    "a port in a spelling that would hide it from the others": (
+        "fabrics:\n  - {name: ib-a, hcas: [mlx4_0:1]}\n  - {name: ib-b, hcas: [mlx4_0:01]}\n",
+        "agent.yaml line 4: fabrics[1].hcas[0]: 'mlx4_0:01' is not an adapter name; write for example "
+        "mlx5_0 or mlx5_0:1",
     ),
     "a fabric declared twice": (
         "fabrics:\n  - name: ib-a\n    hcas: [mlx5_0]\n  - name: ib-a\n    hcas: [mlx5_1]\n",

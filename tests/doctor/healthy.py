@@ -22,7 +22,8 @@ from llmgw.server.agents_api import AgentsApi
 from llmgw.server.asgi import serve_asgi
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
 from llmgw.server.seams import Clock
-from llmgw.sim.hardware import write_hardware
+from llmgw.sim.hardware import SimulatedHardware, write_hardware
+from tests.hardware.nodes import write_program
 
 DAY = 86400.0
 OWN_USER = pwd.getpwuid(os.geteuid()).pw_name
@@ -57,11 +58,16 @@ class Site:
             "tls": self.tls,
             "mgmt_addr": "127.0.0.1",
             "fabrics": [{"name": "ib-a", "hcas": ["mlx5_0", "mlx5_1"], "rate_gbps": 400}],
-            "discovery": {"nvidia_smi": str(self.hardware.nvidia_smi), "ib_root": str(self.hardware.ib_root)},
+            "discovery": self.discovery(self.hardware),
             "engines": {"sim": {"enabled": True}, "llamacpp": {"bin": sys.executable}},
             "supervisor": {"work_dir": str(self.folder / "work"), "engine_user": OWN_USER},
         }
         return facts | changes
+
+    def discovery(self, hardware: SimulatedHardware) -> dict[str, str]:
+        """`discovery` of a node with this hardware, on which infiniband-diags are installed."""
+        tools = {name: str(write_program(self.folder / name, "exit 0")) for name in ("ibnetdiscover", "saquery")}
+        return {"nvidia_smi": str(hardware.nvidia_smi), "ib_root": str(hardware.ib_root), **tools}
 
     def config(self, **changes: Any) -> AgentConfig:
         return AgentConfig.model_validate(self.facts(**changes))

@@ -69,7 +69,7 @@ def test_exactly_the_planted_hardware_faults_are_found(site: Site, tmp_path: Pat
     hardware = write_hardware(tmp_path / "hw", gpus=8, adapters=2, node="node01")
     set_port(hardware.directory, "mlx5_1", "init")
     set_gpu(hardware.directory, 5, "reset")
-    discovery = {"nvidia_smi": str(hardware.nvidia_smi), "ib_root": str(hardware.ib_root)}
+    discovery = site.discovery(hardware)
     found = findings(site, discovery=discovery)
     assert [(finding.check, finding.where) for finding in found] == [
         ("gpu-unusable", "node01 GPU 5"),
@@ -101,8 +101,28 @@ def test_each_fault_of_the_hardware_planted_alone_is_found_alone(
 ) -> None:
     hardware = write_hardware(tmp_path / "hw", gpus=4, adapters=2, node="node01", link_layer=link_layer)
     plant(hardware.directory)
-    discovery = {"nvidia_smi": str(hardware.nvidia_smi), "ib_root": str(hardware.ib_root)}
+    discovery = site.discovery(hardware)
     assert checks(site, discovery=discovery) == expected
+
+
+def test_a_node_that_cannot_ask_its_infiniband_fabric_is_told_what_to_install_and_to_allow(
+    site: Site, tmp_path: Path
+) -> None:
+    hardware = write_hardware(tmp_path / "hw", gpus=8, adapters=2, node="node01")
+    device = hardware.directory / "sys" / "class" / "infiniband_mad" / "umad0"
+    device.mkdir(parents=True)
+    (device / "ibdev").write_text("mlx5_0\n")
+    (device / "port").write_text("1\n")
+    discovery = site.discovery(hardware) | {"saquery": "no-such-tool"}
+    (missing,) = findings(site, discovery=discovery)
+    assert (missing.check, missing.severity, missing.where) == ("fabric-tools", "warning", "node01 no-such-tool")
+    assert "apt-get install infiniband-diags" in missing.remedy
+    one_fabric = [{"name": "ib-a", "hcas": ["mlx5_0"], "rate_gbps": 400}]
+    (shut,) = findings(site, discovery=site.discovery(hardware), fabrics=one_fabric)
+    assert (shut.check, shut.severity) == ("fabric-access", "warning")
+    assert "/dev/infiniband/umad0" in shut.what
+    roce = write_hardware(tmp_path / "roce", gpus=8, adapters=2, node="node01", link_layer="Ethernet")
+    assert checks(site, discovery=site.discovery(roce) | {"saquery": "no-such-tool"}) == []
 
 
 def python_that_prints(path: Path, answer: str, code: int = 0) -> str:

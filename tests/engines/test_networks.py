@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from llmgw.engines.networks import nearest_first, network_env, network_problems
+from llmgw.engines.kv_transfer import near_and_far
+from llmgw.engines.networks import (
+    REFUSED_NETWORK_ENV,
+    beside_networks,
+    nearest_first,
+    network_env,
+    network_files,
+    network_problems,
+)
+from llmgw.engines.overrides import refused_env
 from llmgw.messages.agent import Gpu
 from tests.engines.specs import context, spec
 
@@ -86,6 +96,73 @@ def test_without_one_index_for_all_nccl_chooses_by_itself_and_it_is_told(
 def test_an_adapter_that_a_profile_leaves_out_does_not_spoil_the_index() -> None:
     env = env_of(env={"NCCL_IB_HCA": "mlx5_0"}, gid_indexes={"mlx5_0:1": 3, "mlx5_1:1": 5})
     assert (env["NCCL_IB_HCA"], env["NCCL_IB_GID_INDEX"]) == ("=mlx5_0:1", "3")
+
+
+def test_what_moves_kv_caches_gets_the_same_adapters_by_its_own_names() -> None:
+    env = env_of(gpus=near(["mlx5_10"], ["mlx5_1"]), work_dir="/run/shard")
+    assert env["UCX_NET_DEVICES"] == "mlx5_10:1,mlx5_1:1,mlx5_0:1"
+    assert env["MC_CUSTOM_TOPO_JSON"] == "/run/shard/mooncake-topology.json"
+    assert env["MC_IB_PORT"] == "1"
+    assert not {"UCX_IB_GID_INDEX", "MC_GID_INDEX"} & set(env)
+    roce = env_of(gid_indexes={"mlx5_0:1": 3, "mlx5_1:1": 3, "mlx5_10:1": 3})
+    assert (roce["UCX_IB_GID_INDEX"], roce["MC_GID_INDEX"]) == ("3", "3")
+    assert not {"UCX_NET_DEVICES", "MC_CUSTOM_TOPO_JSON"} & {*env_of(nodes=1), *env_of(adapters=[])}
+
+
+def test_an_index_that_is_not_right_for_all_is_left_to_the_libraries_too() -> None:
+    env = env_of(gid_indexes={"mlx5_0:1": 3, "mlx5_1:1": 5})
+    assert not {"NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX", "MC_GID_INDEX"} & set(env)
+
+
+def test_mooncake_is_told_one_port_number_only_where_there_is_one() -> None:
+    assert env_of(adapters=["mlx4_0:2"])["MC_IB_PORT"] == "2"
+    assert "MC_IB_PORT" not in env_of(adapters=["mlx4_0:1", "mlx4_0:2"])
+
+
+def test_each_gpu_has_a_map_of_the_adapters_next_to_it() -> None:
+    gpus = [
+        Gpu(index=4, uuid="GPU-1", name="H100", numa_node=1, nearest_adapters=["mlx5_10"]),
+        Gpu(index=5, uuid="GPU-2", name="H100", numa_node=1, nearest_adapters=["mlx5_1", "storage_0"]),
+        Gpu(index=6, uuid="GPU-3", name="H100", nearest_adapters=[]),
+    ]
+    assert near_and_far(ADAPTERS, gpus) == {
+        "cuda:0": [["mlx5_10"], ["mlx5_0", "mlx5_1"]],
+        "cuda:1": [["mlx5_1"], ["mlx5_0", "mlx5_10"]],
+        "cuda:2": [["mlx5_0", "mlx5_1", "mlx5_10"], []],
+        "cpu:0": [["mlx5_0", "mlx5_1", "mlx5_10"], []],
+        "cpu:1": [["mlx5_1", "mlx5_10"], ["mlx5_0"]],
+    }
+    assert near_and_far(["mlx5_0:1", "mlx5_0:2"], []) == {"cpu:0": [["mlx5_0"], []]}
+
+
+def test_the_map_is_written_where_the_variable_says() -> None:
+    shard = spec(nodes=2, env={"NCCL_IB_HCA": "mlx5_1"})
+    node = context(shard, adapters=ADAPTERS, mgmt_interface="eno1", gpus=near(["mlx5_1"]))
+    (file,) = network_files(shard, node)
+    assert file.path == network_env(shard, node)[0]["MC_CUSTOM_TOPO_JSON"]
+    assert json.loads(file.content) == {"cuda:0": [["mlx5_1"], []], "cpu:0": [["mlx5_1"], []]}
+    assert network_files(spec(nodes=1), context(spec(nodes=1), adapters=ADAPTERS)) == []
+
+
+def test_a_profile_may_narrow_ucx_and_nothing_else_of_what_moves_kv_caches() -> None:
+    assert problems_of({"UCX_NET_DEVICES": "mlx5_1:1"}) == []
+    env = env_of(env={"UCX_NET_DEVICES": "mlx5_1"})
+    assert (env["UCX_NET_DEVICES"], env["NCCL_IB_HCA"]) == ("mlx5_1:1", "=mlx5_0:1,mlx5_1:1,mlx5_10:1")
+    assert env_of(env={"NCCL_IB_HCA": "mlx5_0"})["UCX_NET_DEVICES"] == "mlx5_0:1"
+    for value, words in (
+        ("all", "all is not a usable adapter"),
+        ("mlx5_0:1,eth0", "eth0 is not"),
+        ("", "nothing"),
+    ):
+        assert any(words in sentence for sentence in problems_of({"UCX_NET_DEVICES": value}))
+        assert problems_of({"UCX_NET_DEVICES": value}, nodes=1) == []
+    assert "MC_FORCE_TCP" in problems_of({"MC_FORCE_TCP": "1"})[0]
+    for name in ("UCX_IB_GID_INDEX", "MC_GID_INDEX", "MC_IB_PORT", "MC_CUSTOM_TOPO_JSON"):
+        (sentence,) = refused_env({name: "3"}, REFUSED_NETWORK_ENV)
+        assert name in sentence
+    both = {"NCCL_IB_HCA": "mlx5_0", "UCX_NET_DEVICES": "mlx5_1", "UCX_TLS": "rc"}
+    assert beside_networks(spec(nodes=2, env=both)) == {"UCX_TLS": "rc"}
+    assert beside_networks(spec(nodes=1, env=both)) == both
 
 
 def test_nccl_tells_which_network_it_uses_on_replicas_of_several_nodes() -> None:

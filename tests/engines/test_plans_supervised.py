@@ -184,6 +184,9 @@ def test_two_nodes_meet_and_each_has_its_own_rank_and_address(tmp_path: Path, bi
             env = started(tmp_path / "b")["env"]
             assert env["NCCL_IB_HCA"] == "=mlx5_1:1,mlx5_0:1"
             assert env["NCCL_IB_GID_INDEX"] == "3"
+            assert (env["UCX_NET_DEVICES"], env["UCX_IB_GID_INDEX"]) == ("mlx5_1:1,mlx5_0:1", "3")
+            topology = json.loads(Path(env["MC_CUSTOM_TOPO_JSON"]).read_text())
+            assert topology["cuda:0"] == [["mlx5_1"], ["mlx5_0"]]
             assert env["NCCL_SOCKET_IFNAME"] == "=lo"
             for one, name in ((first, "r1.0"), (second, "r1.1")):
                 await one.stop(name, "test")

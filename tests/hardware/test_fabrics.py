@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from llmgw.config.agent import FabricDeclaration
+from llmgw.hardware.counters import counter_text
 from llmgw.hardware.fabrics import offer_fabrics, why_port_unusable
 from llmgw.messages.agent import FabricOffer, Port
 from llmgw.messages.findings import Finding
@@ -69,7 +70,8 @@ def test_a_missing_port_of_an_adapter_is_named() -> None:
     ],
 )
 def test_a_port_that_carries_no_traffic_says_why_and_what_to_do(facts: dict[str, Any], words: str) -> None:
-    only, findings = offer([port("mlx5_0", **facts), port("mlx5_1")], "mlx5_0", "mlx5_1")
+    other = port("mlx5_1", link_layer="Ethernet" if facts.get("link_layer") == "Ethernet" else "InfiniBand")
+    only, findings = offer([port("mlx5_0", **facts), other], "mlx5_0", "mlx5_1")
     assert not only.usable
     assert words in (only.reason or "")
     assert [finding.severity for finding in findings] == ["error"]
@@ -103,6 +105,55 @@ def test_an_ethernet_port_among_infiniband_ports_is_refused() -> None:
     assert not only.usable
     assert "mlx5_bond_0 port 1 is an Ethernet port among InfiniBand ports" in (only.reason or "")
     assert finding.check == "fabric-mixed"
+
+
+@pytest.mark.parametrize("state", ["ACTIVE", "DOWN"])
+def test_an_ethernet_virtual_function_among_infiniband_ports_is_named_as_one_whatever_its_state(
+    state: str,
+) -> None:
+    function = port("mlx5_8", link_layer="Ethernet", virtual=True, state=state)
+    only, (finding,) = offer([port("mlx5_0"), function], "mlx5_0", "mlx5_8")
+    assert not only.usable
+    assert finding.what.endswith("mlx5_8 port 1 is an Ethernet virtual function among InfiniBand ports")
+    assert "take it out of hcas" in finding.remedy
+
+
+def test_what_else_is_wrong_is_said_beside_the_ethernet_port() -> None:
+    ports = [port("mlx4_0", 1, state="INIT"), port("mlx4_0", 2, link_layer="Ethernet", state="DOWN")]
+    only, findings = offer(ports, "mlx4_0:1", "mlx4_0:2")
+    assert [finding.check for finding in findings] == ["fabric-no-subnet-manager", "fabric-mixed"]
+    assert "mlx4_0 port 1 is up, but no subnet manager" in (only.reason or "")
+
+
+def test_the_other_port_of_an_adapter_may_be_an_idle_ethernet_port() -> None:
+    ports = [port("mlx4_0", 1), port("mlx4_0", 2, link_layer="Ethernet", state="DOWN")]
+    only, findings = offer(ports, "mlx4_0")
+    assert (only.usable, only.adapters, findings) == (True, ["mlx4_0:1"], [])
+
+
+def test_a_limited_member_of_its_partition_is_a_warning_and_a_full_one_is_none() -> None:
+    only, (finding,) = offer([port("mlx5_0", pkeys=[0x7FFF]), port("mlx5_1", pkeys=[0xFFFF])], "mlx5_0", "mlx5_1")
+    assert (only.usable, finding.check, finding.severity) == (True, "fabric-pkey", "warning")
+    assert "mlx5_0 port 1 is a limited member of its first partition (0x7fff)" in finding.what
+    assert "0xffff" in finding.remedy
+    assert finding.what in (only.reason or "")
+    assert offer([port("mlx5_0", link_layer="Ethernet", pkeys=[0x7FFF])], "mlx5_0")[1] == []
+
+
+def test_full_counters_are_worth_knowing_and_no_reservation() -> None:
+    counters = {"link_downed": 255, "symbol_error": 65534, "port_rcv_data": None, "port_rcv_errors": 65535}
+    only, (finding,) = offer([port("mlx5_0", counters=counters)], "mlx5_0")
+    assert (only.usable, only.reason, finding.severity) == (True, None, "info")
+    assert finding.what.endswith("at their end: link_downed 255 or more, port_rcv_errors 65535 or more")
+    assert "perfquery -C mlx5_0 -P 1 -R" in finding.remedy
+
+
+def test_a_counter_reads_as_a_number_as_the_least_or_as_unknown() -> None:
+    assert counter_text("link_downed", 254) == "254"
+    assert counter_text("link_downed", 255) == "255 or more"
+    assert counter_text("local_link_integrity_errors", 15) == "15 or more"
+    assert counter_text("out_of_sequence", 255) == "255", "of 64 bits"
+    assert counter_text("link_downed", None) == "unknown"
 
 
 def test_a_fabric_of_ethernet_ports_is_a_fabric() -> None:

@@ -200,6 +200,8 @@ def test_a_real_node_with_infiniband_and_a_bond() -> None:
     assert infiniband[0].counters["port_rcv_data"] == 230539874932483
     bond = ports[-1]
     assert (bond.adapter, bond.link_layer, bond.rate_text) == ("mlx5_bond_0", "Ethernet", "200 Gb/sec (2X NDR)")
+    assert [port.bond for port in ports] == [None] * 8 + ["mlx5_bond_0"]
+    assert {port.pkeys for port in ports} == {None}, "the tree was saved without the tables"
 
     declared = [
         FabricDeclaration(name="ib", hcas=[port.adapter for port in infiniband]),
