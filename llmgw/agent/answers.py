@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from llmgw.agent.conversation import Keeper
+from llmgw.agent.conversation import BandwidthTester, Keeper
 from llmgw.messages.agent import (
     EngineHelp,
     ListWeights,
@@ -24,15 +24,18 @@ from llmgw.messages.agent import (
     WeightsAnswer,
 )
 from llmgw.messages.fabric import AskFabric
+from llmgw.messages.fabric_test import FABRIC_TEST_FEATURE, BandwidthAnswer, BandwidthQuestion
 
 log = structlog.get_logger("agent")
 
-Question = ReadLog | ReadEngineHelp | ListWeights | RemoveWeights | AskFabric
-A = TypeVar("A", LogChunk, EngineHelp, WeightsAnswer)
+Question = ReadLog | ReadEngineHelp | ListWeights | RemoveWeights | AskFabric | BandwidthQuestion
+A = TypeVar("A", LogChunk, EngineHelp, WeightsAnswer, BandwidthAnswer)
 
 # Each imports an engine, which takes gigabytes of memory for some seconds.
 HELPS_AT_ONCE_MAX = 2
 WEIGHTS_AT_ONCE_MAX = 4
+# A measurement takes a minute, and while it runs it can be ended: twice the ends that may run at once.
+BANDWIDTHS_AT_ONCE_MAX = 16
 
 
 @dataclass
@@ -42,9 +45,10 @@ class Answers:
     logs: list[LogChunk] = field(default_factory=list)
     helps: list[EngineHelp] = field(default_factory=list)
     weights: list[WeightsAnswer] = field(default_factory=list)
+    bandwidths: list[BandwidthAnswer] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.logs or self.helps or self.weights)
+        return bool(self.logs or self.helps or self.weights or self.bandwidths)
 
 
 class _Kind(Generic[A]):
@@ -70,7 +74,8 @@ class Answering:
     """Answers the questions of a session, and forgets them with it.
 
     `engine_help` (of a request id and an engine) asks an engine for its help text, in bounded time; None where
-    engines are not asked. `news` is called when there is something to report.
+    engines are not asked. `bandwidth` runs the ends of bandwidth tests; None where there are none. `news` is called
+    when there is something to report.
     """
 
     def __init__(
@@ -78,19 +83,28 @@ class Answering:
         keeper: Keeper,
         engine_help: Callable[[str, str], Awaitable[EngineHelp]] | None,
         news: Callable[[], None],
+        bandwidth: BandwidthTester | None = None,
     ) -> None:
         self._keeper = keeper
+        self._bandwidth = bandwidth
         self._engine_help = engine_help
         self._news = news
         self._logs: _Kind[LogChunk] = _Kind(waiting_max=64, per_report=8)
         # One a report: they are large.
         self._helps: _Kind[EngineHelp] = _Kind(waiting_max=4, per_report=1)
         self._weights: _Kind[WeightsAnswer] = _Kind(waiting_max=16, per_report=1)
+        self._bandwidths: _Kind[BandwidthAnswer] = _Kind(waiting_max=32, per_report=8)
 
     @property
     def features(self) -> list[str]:
         """What the registration offers for it."""
-        return ["logs", "weights"] if self._engine_help is None else ["logs", "weights", "engine_help"]
+        offered = {
+            "logs": True,
+            "weights": True,
+            "engine_help": self._engine_help is not None,
+            FABRIC_TEST_FEATURE: self._bandwidth is not None,
+        }
+        return [feature for feature, there in offered.items() if there]
 
     async def ask(self, question: Question) -> None:
         """Answer, at once or beside everything else."""
@@ -107,31 +121,36 @@ class Answering:
             self._ask_engine(question, self._engine_help)
         elif isinstance(question, AskFabric):
             log.warning("fabrics are not asked here", what=question.what)
+        elif isinstance(question, BandwidthQuestion):
+            self._test_bandwidth(question, self._bandwidth)
         else:
             self._look_at_weights(question)
 
     def __bool__(self) -> bool:
         """True while answers wait for a report."""
-        return bool(self._logs.waiting or self._helps.waiting or self._weights.waiting)
+        return any(kind.waiting for kind in (self._logs, self._helps, self._weights, self._bandwidths))
 
     def take(self) -> Answers:
         """The oldest answers, as many as one report should carry."""
-        return Answers(self._logs.take(), self._helps.take(), self._weights.take())
+        return Answers(self._logs.take(), self._helps.take(), self._weights.take(), self._bandwidths.take())
 
     def put_back(self, answers: Answers) -> None:
         """The report did not arrive: these are the oldest again."""
         self._logs.put_back(answers.logs)
         self._helps.put_back(answers.helps)
         self._weights.put_back(answers.weights)
+        self._bandwidths.put_back(answers.bandwidths)
 
     async def drop(self) -> None:
         """The session is over: nobody waits for what it asked."""
-        tasks = [*self._helps.running, *self._weights.running]
+        tasks = [*self._helps.running, *self._weights.running, *self._bandwidths.running]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for waiting in (self._logs.waiting, self._helps.waiting, self._weights.waiting):
-            waiting.clear()
+        if self._bandwidth is not None:
+            await self._bandwidth.close()
+        for kind in (self._logs, self._helps, self._weights, self._bandwidths):
+            kind.waiting.clear()
 
     # Inside.
 
@@ -160,6 +179,18 @@ class Answering:
         else:
             error = "the agent failed to look at its weights; its log says why"
             self._begin(self._weights, self._keeper.weights(question), failed(error))
+
+    def _test_bandwidth(self, question: BandwidthQuestion, bandwidth: BandwidthTester | None) -> None:
+        def failed(error: str) -> BandwidthAnswer:
+            return BandwidthAnswer(request_id=question.request_id, error=error)
+
+        if bandwidth is None:
+            self._give(self._bandwidths, failed("this agent does not test bandwidth"))
+        elif len(self._bandwidths.running) >= BANDWIDTHS_AT_ONCE_MAX:
+            self._give(self._bandwidths, failed("too many bandwidth tests are asked of this node; ask again"))
+        else:
+            error = "the agent failed to test bandwidth; its log says why"
+            self._begin(self._bandwidths, bandwidth.answer(question), failed(error))
 
     def _begin(self, kind: _Kind[A], asked: Awaitable[A], failed: A) -> None:
         """Answer beside everything else with what is asked, or, if that fails, with `failed`."""

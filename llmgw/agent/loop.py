@@ -16,7 +16,7 @@ import structlog
 
 from llmgw import __version__
 from llmgw.agent.answers import Answering, Answers
-from llmgw.agent.conversation import Backoff, Clock, Keeper, Life, Transport, TransportError
+from llmgw.agent.conversation import Backoff, BandwidthTester, Clock, Keeper, Life, Transport, TransportError
 from llmgw.messages.agent import (
     SHARDS_PER_NODE_MAX,
     Command,
@@ -73,7 +73,8 @@ class AgentLoop:
     """One agent's side of the conversation. `run` returns only by being cancelled.
 
     `inventory` reads what the node has, and `engine_help` (of a request id and an engine) asks an engine for its
-    help text; both in bounded time and without raising. Without `engine_help` that feature is not offered.
+    help text; both in bounded time and without raising. `bandwidth` runs the ends of bandwidth tests. Without it,
+    or without `engine_help`, that feature is not offered.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class AgentLoop:
         reconnect_base_s: float,
         reconnect_max_s: float,
         engine_help: Callable[[str, str], Awaitable[EngineHelp]] | None = None,
+        bandwidth: BandwidthTester | None = None,
         features: list[str] | None = None,
         version: str = __version__,
     ) -> None:
@@ -108,7 +110,7 @@ class AgentLoop:
         self._news = asyncio.Event()
         # Only ids: what is sent is each shard's status at that moment, so the latest version wins by itself.
         self._changed: set[str] = set()
-        self._answering = Answering(keeper, engine_help, self._news.set)
+        self._answering = Answering(keeper, engine_help, self._news.set, bandwidth)
         self._features = [*FEATURES, *self._answering.features] if features is None else features
         self._complained_at: float | None = None
         self._complained_of: tuple[str, type[Exception], int | None] | None = None
@@ -322,6 +324,7 @@ class AgentLoop:
             logs=answers.logs,
             helps=answers.helps,
             weights=answers.weights,
+            bandwidths=answers.bandwidths,
         )
         reported = await self._call("report", message, Reported, CALL_TIMEOUT_S, in_session=True)
         self._complained_at = None

@@ -25,6 +25,7 @@ from llmgw.agent.certificates import CertificateError, CertificateKeeper
 from llmgw.agent.conversation import Life, SystemClock
 from llmgw.agent.examining import SlowFindings
 from llmgw.agent.fabric_proof import FabricProof, data_counters
+from llmgw.agent.fabric_test.ends import BandwidthEnds
 from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.held import warning_findings
 from llmgw.agent.help_answers import HelpAnswers
@@ -218,6 +219,9 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]]) -> Non
         keeper=supervisor,
         inventory=inventory.fresh,
         engine_help=HelpAnswers(config, os.environ, account, refusal),
+        bandwidth=BandwidthEnds(
+            config, address, ports_held=supervisor.ports_held, root=os.geteuid() == 0, env=os.environ
+        ),
         clock=SystemClock(),
         randomness=randomness,
         heartbeat_interval_s=config.heartbeat_interval,

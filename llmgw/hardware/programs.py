@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +33,14 @@ _stuck: dict[str, subprocess.Popen[bytes]] = {}
 
 
 class ProgramError(Exception):
-    """The program could not be run, or did not end in time. `remedy` says what to do."""
+    """The program could not be run, or did not end in time. `remedy` says what to do, `said` is what it had
+    written by then, complaints last.
+    """
 
-    def __init__(self, what: str, remedy: str) -> None:
+    def __init__(self, what: str, remedy: str, said: str = "") -> None:
         super().__init__(what)
         self.remedy = remedy
+        self.said = said
 
 
 class NoProgramError(ProgramError):
@@ -66,12 +69,13 @@ def run_program(
     env: Mapping[str, str] | None = None,
     become: Mapping[str, Any] | None = None,
     stop: threading.Event | None = None,
+    started: Callable[[int], None] = lambda pid: None,
 ) -> ProgramOutput:
     """Run `argv` without input, in the C locale, and return its output whatever its exit code.
 
     `env` is its whole environment but for the locale; None is this process's own. `become` are Popen's `user`,
-    `group` and `extra_groups` for a program that runs as somebody else. Raises ProgramError when it cannot be
-    started, is not done after `timeout_s`, or `stop` is set meanwhile; it is killed then, with its
+    `group` and `extra_groups` for a program that runs as somebody else; `started` is told its pid. Raises
+    ProgramError when it cannot be started, is not done after `timeout_s`, or `stop` is set meanwhile; it is killed then, with its
     process group. A program that even SIGKILL does not end (a driver that hangs in the kernel) is left behind,
     and not started again before it is gone: else every reading would add one.
     """
@@ -88,6 +92,7 @@ def run_program(
     try:
         with _interrupt_afterwards():
             process = _start(argv, os.environ if env is None else env, become or {})
+        started(process.pid)
         return _collect(process, name, timeout_s, output_bytes_max, stop or threading.Event())
     except ProgramError:
         raise
@@ -191,19 +196,25 @@ def _collect(
             pass
         if process.poll() is None:
             _kill(process, name)
+            said = "\n".join(_text(text, output_bytes_max) for text in texts.values())
             if stop.is_set():
-                raise ProgramError(f"{name} was stopped before it had answered", "ask again")
+                raise ProgramError(f"{name} was stopped before it had answered", "ask again", said)
             raise ProgramHangsError(
                 f"{name} did not answer within {timeout_s:g} s and was killed",
                 "look at the kernel log (dmesg) for errors of the driver",
+                said,
             )
     _kill(process, name)
     return ProgramOutput(
         code=process.returncode if process.returncode is not None else -signal.SIGKILL,
-        stdout=texts["stdout"][:output_bytes_max].decode("utf-8", "replace"),
-        stderr=texts["stderr"][:output_bytes_max].decode("utf-8", "replace"),
+        stdout=_text(texts["stdout"], output_bytes_max),
+        stderr=_text(texts["stderr"], output_bytes_max),
         cut=cut,
     )
+
+
+def _text(data: bytearray, bytes_max: int) -> str:
+    return data[:bytes_max].decode("utf-8", "replace")
 
 
 def _kill(process: subprocess.Popen[bytes], name: str) -> None:

@@ -33,6 +33,7 @@ from llmgw.fleet.observe import (
     witness,
 )
 from llmgw.fleet.settings import FleetSettings
+from llmgw.fleet.test_gate import TestGate
 from llmgw.messages.agent import (
     Command,
     Register,
@@ -303,6 +304,11 @@ class Hub:
         node.draining, node.drain_forced = draining, draining and forced
         event = ("draining by force" if forced else "draining") if draining else "undrained"
         self._keep([node_event(node_id, event, f"by {by}")])
+        self.changed.set()
+
+    def set_test_gate(self, gate: TestGate) -> None:
+        """Which nodes have passed a test of their fabric, and how long ago."""
+        self.fleet.test_gate = gate
         self.changed.set()
 
     def set_fabric_facts(self, facts: FabricFacts) -> None:
