@@ -74,8 +74,8 @@ class Answering:
     """Answers the questions of a session, and forgets them with it.
 
     `engine_help` (of a request id and an engine) asks an engine for its help text, in bounded time; None where
-    engines are not asked. `bandwidth` runs the ends of bandwidth tests; None where there are none. `news` is called
-    when there is something to report.
+    engines are not asked. `bandwidth` runs the ends of bandwidth tests; None where there are none. `news` is
+    called when there is something to report.
     """
 
     def __init__(
