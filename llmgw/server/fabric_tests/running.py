@@ -31,7 +31,8 @@ class CannotTestError(Exception):
 
 
 class RunningTest:
-    """A test, from its start until this server forgets it. `keep` is given each result when it is there.
+    """A test, from its start until this server forgets it. `keep` is given each result when it is there, and
+    `over` the whole when it has ended, before anybody is told.
 
     `checks` tells anew, before each pair, whether both nodes may be tested still.
     """
@@ -46,6 +47,7 @@ class RunningTest:
         by: str,
         checks: Callable[[], Checks],
         keep: Callable[[FabricTestResult], None],
+        over: Callable[[RunningTest], None],
     ) -> None:
         self.id = test_id
         self.plan = plan
@@ -61,6 +63,7 @@ class RunningTest:
         self._by = by
         self._checks = checks
         self._keep = keep
+        self._over = over
         self._started_at = hub.clock.wall()
         self._ended_at: float | None = None
         self._now: dict[str, str] = {}
@@ -154,6 +157,7 @@ class RunningTest:
                 facts = self._hub.fleet.fabric_facts
                 self._blamed = in_common(self.results, self._leaf_of, facts.leaf_names)
             self._ended_at = self._hub.clock.wall()
+            self._over(self)
             self._news()
 
     async def _prepare(self) -> None:

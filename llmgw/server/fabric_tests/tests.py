@@ -52,10 +52,10 @@ class FabricTests:
             wish,
             by=by,
             checks=lambda: self._checks(wish.busy_ok, but=test_id),
-            keep=self._keep,
+            keep=self._store.add_fabric_test,
+            over=self._is_over,
         )
         self._tests[test_id] = test
-        test.task.add_done_callback(lambda task: self._is_over(test))
         return test.view()
 
     async def view(self, test_id: str, *, after: int, seen: int | None, wait_s: float) -> FabricTestView:
@@ -133,9 +133,6 @@ class FabricTests:
             watched = test.waiting or now - test.asked_at < UNWATCHED_S
             if test.state == "running" and not test.wish.detached and not watched:
                 await test.end(f"nobody asked about it for {UNWATCHED_S:.0f} s")
-
-    def _keep(self, result: FabricTestResult) -> None:
-        self._store.add_fabric_test(result)
 
     def _is_over(self, test: RunningTest) -> None:
         counts = Counter(result.grade for result in test.results)
