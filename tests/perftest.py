@@ -1,4 +1,4 @@
-"""Gives nodes of a test an `ib_write_bw` of the tests' own, tells it what goes wrong, and finds what is left of it."""
+"""Gives nodes of a test an `ib_write_bw` of the tests' own, tells it what goes wrong, and finds what is left."""
 
 from __future__ import annotations
 

@@ -92,7 +92,10 @@ def meet(options, role):
         try:
             connection = socket.create_connection((options["host"], port), 5)
         except OSError:
-            fail(f"Couldn't connect to {options['host']}:{port}", "Unable to open file descriptor for socket connection")
+            fail(
+                f"Couldn't connect to {options['host']}:{port}",
+                "Unable to open file descriptor for socket connection",
+            )
         connection.settimeout(None)
         return connection
     listener = socket.socket(family)
@@ -146,7 +149,9 @@ def main():
         print("* Waiting for client to connect... *")
         print("************************************")
     if fault == "refused":
-        fail(f"Couldn't connect to {options['host']}:{options['tcp_port']}", "Unable to init the socket connection")
+        fail(
+            f"Couldn't connect to {options['host']}:{options['tcp_port']}", "Unable to init the socket connection"
+        )
     connection = meet(options, role)
     lines = connection.makefile("rw")
     rate = float(read_tree(device, f"ports/{options['port']}/rate").split()[0])
@@ -158,7 +163,10 @@ def main():
     except (OSError, ValueError):
         theirs = None
     if theirs is None:
-        fail("ethernet_read_keys: Couldn't read remote address", "Failed to exchange data between server and clients")
+        fail(
+            "ethernet_read_keys: Couldn't read remote address",
+            "Failed to exchange data between server and clients",
+        )
     if theirs["options"] != mine or theirs["link"] != link:
         fail("Failed to exchange data between server and clients")
     banner(options, link)

@@ -17,10 +17,8 @@ _CODED_SPEEDS = re.compile(r"\b(SDR|DDR|QDR)\b")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TestEnd:
+class RailEnd:
     """One end of a measurement: a port, and what its adapter's PCIe link carries (None: not known)."""
-
-    __test__ = False
 
     node: str
     port: Port
@@ -43,7 +41,7 @@ class Measured:
     words: str
 
 
-def expected(sender: TestEnd, receiver: TestEnd) -> tuple[float | None, str]:
+def expected(sender: RailEnd, receiver: RailEnd) -> tuple[float | None, str]:
     """(Gb/s, what limits it): the slowest of both links and both PCIe slots; (None, "") when nothing is known."""
     limits: list[tuple[float, str]] = []
     for end in (sender, receiver):
@@ -65,8 +63,8 @@ def grade(gbps: float, limit_gbps: float) -> Grade:
 
 
 def judge(
-    sender: TestEnd,
-    receiver: TestEnd,
+    sender: RailEnd,
+    receiver: RailEnd,
     *,
     output: str,
     exit_code: int | None,

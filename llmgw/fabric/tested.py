@@ -35,9 +35,6 @@ def test_doubts(results: Iterable[FabricTestResult], now: float) -> dict[tuple[s
     return doubts
 
 
-test_doubts.__test__ = False  # type: ignore[attr-defined]
-
-
 def passed_at(results: Iterable[FabricTestResult], now: float) -> dict[tuple[str, str], float]:
     """(node, fabric) → when it last passed a test there: all measurements of one run with another node were good.
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from llmgw.config.catalog import Profile
+from llmgw.fleet.fabric_test_gate import FabricTestGate
 from llmgw.fleet.gpu_choice import choose_gpus
 from llmgw.fleet.model import Fleet, Node, NodeState, ReplicaState, Seat
 from llmgw.fleet.ranking import Ranking
-from llmgw.fleet.test_gate import TestGate
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Room:
     """Nodes that have yet to say that a shard of a failed replica has ended."""
     failed_on: dict[tuple[str, str, str], int] = field(default_factory=dict)
     """(model, profile, node id) → shards of it that failed there lately, while the profile's starts fail."""
-    test_gate: TestGate | None = None
+    fabric_test_gate: FabricTestGate | None = None
     """Which nodes have passed a test of their fabric; None: that is not asked."""
     _usable: dict[str, list[str]] = field(default_factory=dict)
     _free: dict[str, list[str]] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Room:
             replicas_of={},
             singles_on_fabric={},
             ending=ending,
-            test_gate=fleet.test_gate,
+            fabric_test_gate=fleet.fabric_test_gate,
         )
         for key, backoff in fleet.backoff.items():
             if backoff.failures > 1:
@@ -109,7 +109,7 @@ class Room:
         """Names of the node's usable fabrics; where tests are required, of those on which it has passed one."""
         found = self._fabrics.get(node.node_id)
         if found is None:
-            gate = self.test_gate
+            gate = self.fabric_test_gate
             found = self._fabrics[node.node_id] = tuple(
                 name
                 for name in dict.fromkeys(node.usable_fabrics)
@@ -190,14 +190,14 @@ def _other_fabric(node: Node, wanted: Wanted, room: Room) -> bool:
 
 
 def _untested(node: Node, wanted: Wanted, room: Room) -> bool:
-    if wanted.profile.nodes == 1 or room.test_gate is None:
+    if wanted.profile.nodes == 1 or room.fabric_test_gate is None:
         return False
     named = wanted.profile.fabric
     return not any(named in (None, name) for name in room.fabrics(node))
 
 
 def _last_tests(node: Node, wanted: Wanted, room: Room) -> str | None:
-    named, gate = wanted.profile.fabric, room.test_gate
+    named, gate = wanted.profile.fabric, room.fabric_test_gate
     names = [name for name in node.usable_fabrics if named in (None, name)]
     return "; ".join(gate.why_not(node.node_id, name) for name in names) if gate is not None else None
 

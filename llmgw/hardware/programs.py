@@ -75,9 +75,9 @@ def run_program(
 
     `env` is its whole environment but for the locale; None is this process's own. `become` are Popen's `user`,
     `group` and `extra_groups` for a program that runs as somebody else; `started` is told its pid. Raises
-    ProgramError when it cannot be started, is not done after `timeout_s`, or `stop` is set meanwhile; it is killed
-    then, with its process group. A program that even SIGKILL does not end (a driver that hangs in the kernel) is
-    left behind, and not started again before it is gone: else every reading would add one.
+    ProgramError when it cannot be started, is not done after `timeout_s`, or `stop` is set meanwhile; it is
+    killed then, with its process group. A program that even SIGKILL does not end (a driver that hangs in the
+    kernel) is left behind, and not started again before it is gone: else every reading would add one.
     """
     name = argv[0]
     with _stuck_lock:

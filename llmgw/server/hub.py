@@ -17,6 +17,7 @@ from llmgw.fleet.carry_out import Effects, forget_node
 from llmgw.fleet.distrust import forget_forms
 from llmgw.fleet.events import Event, node_event
 from llmgw.fleet.fabric_facts import FabricFacts
+from llmgw.fleet.fabric_test_gate import FabricTestGate
 from llmgw.fleet.liveness import speaks
 from llmgw.fleet.lives import Life, Lives
 from llmgw.fleet.model import Fleet, Node, RouterState
@@ -33,7 +34,6 @@ from llmgw.fleet.observe import (
     witness,
 )
 from llmgw.fleet.settings import FleetSettings
-from llmgw.fleet.test_gate import TestGate
 from llmgw.messages.agent import (
     Command,
     Register,
@@ -306,9 +306,9 @@ class Hub:
         self._keep([node_event(node_id, event, f"by {by}")])
         self.changed.set()
 
-    def set_test_gate(self, gate: TestGate) -> None:
+    def set_fabric_test_gate(self, gate: FabricTestGate) -> None:
         """Which nodes have passed a test of their fabric, and how long ago."""
-        self.fleet.test_gate = gate
+        self.fleet.fabric_test_gate = gate
         self.changed.set()
 
     def set_fabric_facts(self, facts: FabricFacts) -> None:

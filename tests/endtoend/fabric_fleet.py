@@ -1,4 +1,4 @@
-"""A fleet for tests of fabrics: three idle nodes on one fabric and one on another, each with a perftest of its own."""
+"""A fleet for tests of fabrics: three idle nodes on one fabric and one on another, with a perftest on each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ctl fabric-test` through a real server and real agents, which run programs that speak perftest's command line."""
+"""`ctl fabric-test` through a real server and real agents, whose programs speak perftest's command line."""
 
 from __future__ import annotations
 

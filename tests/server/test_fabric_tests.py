@@ -366,7 +366,12 @@ def test_who_cannot_be_tested_is_refused_at_once_with_a_sentence(with_cluster: C
         cases: list[tuple[tuple[str, ...], dict[str, Any], int, str]] = [
             (("node01", "node02"), {}, 400, "node01 and node02 share ib-a, ib-b; name one with --fabric"),
             (("node01", "node03"), {}, 409, "ib-b is not usable on node03: mlx5_0 port 1 is not up"),
-            (("node01", "old"), {}, 501, "the agent of old (llmgw 0.0.9) cannot test fabrics; update llmgw there"),
+            (
+                ("node01", "old"),
+                {},
+                501,
+                "the agent of old (llmgw 0.0.9) cannot test fabrics; update llmgw there",
+            ),
             (("node01", "nod02"), {}, 404, "there is no node 'nod02'; did you mean node02 or "),
             (("node01", "x"), {}, 404, "there is no node 'x'; the nodes are apart, node01, node02"),
             (("node01", "node01"), {}, 400, "node01 is named twice"),
@@ -395,25 +400,27 @@ def test_results_are_kept_over_a_restart_and_open_the_gate(
     async def first(cluster: Cluster) -> None:
         cluster.node("n1")
         cluster.node("n2")
-        assert cluster.hub.fleet.test_gate is not None
-        assert not cluster.hub.fleet.test_gate.opens("n1", "ib-a")
+        assert cluster.hub.fleet.fabric_test_gate is not None
+        assert not cluster.hub.fleet.fabric_test_gate.opens("n1", "ib-a")
         kept.extend((await cluster.measure("n1", "n2")).results)
-        assert cluster.hub.fleet.test_gate.opens("n1", "ib-a")
-        assert not cluster.hub.fleet.test_gate.opens("n1", "ib-b")
+        assert cluster.hub.fleet.fabric_test_gate.opens("n1", "ib-a")
+        assert not cluster.hub.fleet.fabric_test_gate.opens("n1", "ib-b")
         assert cluster.tests.doubts() == {}
 
     async def second(cluster: Cluster) -> None:
         assert cluster.tests.kept(fabric="ib-a", node=None, limit=100) == kept[::-1]
         assert cluster.tests.kept(fabric="ib-b", node=None, limit=100) == []
-        gate = cluster.hub.fleet.test_gate
+        gate = cluster.hub.fleet.fabric_test_gate
         assert gate is not None
         assert gate.opens("n2", "ib-a")
         # The gate closes by itself as the time passes.
         await asyncio.sleep(3700)
-        gate = cluster.hub.fleet.test_gate
+        gate = cluster.hub.fleet.fabric_test_gate
         assert gate is not None
         assert not gate.opens("n2", "ib-a")
-        assert gate.why_not("n2", "ib-a") == "ib-a: last passed a test 1 h ago; llmgw ctl fabric-test n2 OTHER_NODE"
+        assert (
+            gate.why_not("n2", "ib-a") == "ib-a: last passed a test 1 h ago; llmgw ctl fabric-test n2 OTHER_NODE"
+        )
 
     with_cluster(first, require_s=3600.0)
     with_cluster(second, require_s=3600.0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from llmgw.fabric.bandwidth import Measured, TestEnd, expected, judge
+from llmgw.fabric.bandwidth import Measured, RailEnd, expected, judge
 from llmgw.fabric.perftest import read_bandwidth
 from llmgw.messages.fabric_test import (
     BandwidthAnswer,
@@ -43,7 +43,7 @@ async def prepare(hub: Hub, node_id: str, ports: Iterable[BandwidthPort], *, ins
     return await _ask(hub, node_id, question, timeout_s, watched=[node_id])
 
 
-async def measure(hub: Hub, sender: TestEnd, receiver: TestEnd, *, seconds: int, end_id: str) -> Measured:
+async def measure(hub: Hub, sender: RailEnd, receiver: RailEnd, *, seconds: int, end_id: str) -> Measured:
     """The bandwidth from one port to another. Raises nothing but CancelledError, and leaves nothing running."""
     server_end, client_end = f"{end_id}-s", f"{end_id}-c"
 
@@ -94,7 +94,7 @@ async def measure(hub: Hub, sender: TestEnd, receiver: TestEnd, *, seconds: int,
     )
 
 
-def _not_served(sender: TestEnd, receiver: TestEnd, serving: BandwidthAnswer) -> Measured:
+def _not_served(sender: RailEnd, receiver: RailEnd, serving: BandwidthAnswer) -> Measured:
     words = _words_of(serving) or serving.error
     if words is None:
         words = (
@@ -118,7 +118,7 @@ def _words_of(end: BandwidthAnswer) -> str:
     )
 
 
-def _failed(sender: TestEnd, receiver: TestEnd, words: str) -> Measured:
+def _failed(sender: RailEnd, receiver: RailEnd, words: str) -> Measured:
     limit, limited_by = expected(sender, receiver)
     return Measured(gbps=None, limit_gbps=limit, limited_by=limited_by, grade="error", words=words)
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import structlog
 
-from llmgw.fabric.bandwidth import TestEnd
+from llmgw.fabric.bandwidth import RailEnd
 from llmgw.fabric.pairwise import in_common
 from llmgw.messages.agent import Port
 from llmgw.messages.fabric_test import BandwidthPort
@@ -214,10 +214,10 @@ class RunningTest:
                 sender, receiver = reversed(ends) if direction else ends
                 await self._measure(rail, sender, receiver)
 
-    def _end_at(self, node_id: str, port: Port) -> TestEnd:
-        return TestEnd(node=node_id, port=port, pcie_gbps=self._ready[node_id].get(port.adapter))
+    def _end_at(self, node_id: str, port: Port) -> RailEnd:
+        return RailEnd(node=node_id, port=port, pcie_gbps=self._ready[node_id].get(port.adapter))
 
-    async def _measure(self, rail: int, sender: TestEnd, receiver: TestEnd) -> None:
+    async def _measure(self, rail: int, sender: RailEnd, receiver: RailEnd) -> None:
         self._ends += 1
         key = f"{sender.node} {receiver.node}"
         self._doing(key, f"rail {rail}: {sender.node} {sender.name} → {receiver.node} {receiver.name}")

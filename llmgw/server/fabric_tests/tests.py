@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 
 from llmgw.fabric.tested import ages_s, passed_at, test_doubts
-from llmgw.fleet.test_gate import TestGate
+from llmgw.fleet.fabric_test_gate import FabricTestGate
 from llmgw.messages.admin import Done
 from llmgw.messages.fabric_test_views import FabricTestResult, FabricTestView, StartFabricTest
 from llmgw.server.admin.backend import AdminError
@@ -158,4 +158,4 @@ class FabricTests:
             return
         now = self._hub.clock.wall()
         passed = passed_at(self._store.fabric_tests(), now)
-        self._hub.set_test_gate(TestGate(required_s=self._require_s, ages_s=ages_s(passed, now)))
+        self._hub.set_fabric_test_gate(FabricTestGate(required_s=self._require_s, ages_s=ages_s(passed, now)))

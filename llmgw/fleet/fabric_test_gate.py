@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class TestGate:
+class FabricTestGate:
     """`placement.require_fabric_test`. Ages are renewed from outside, far more often than they matter."""
 
     required_s: float
