@@ -49,7 +49,7 @@ class FabricTestResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FabricTestView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /api/v1/fabric-tests/{id}`: a test that runs, or has ended since this server started."""
+    """`GET /api/v1/fabric-tests/{test}`: a test that runs, or has ended since this server started."""
 
     id: str
     state: Literal["running", "done", "ended"]

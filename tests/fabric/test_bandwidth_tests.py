@@ -210,3 +210,15 @@ def test_a_node_has_passed_when_one_whole_run_with_another_was_good() -> None:
     good, failed = results(lambda s, r: False, nodes=2), results(lambda s, r: True, nodes=2, test="u", at=9.0)
     assert passed_at([*good, *failed], now=DAY) == {}
     assert ages_s({("n1", "ib-a"): 100.0}, now=40.0) == {("n1", "ib-a"): 0.0}
+
+
+def test_a_refused_command_line_is_told_without_the_help_that_follows_it() -> None:
+    # As perftest 6.06 prints it: the help on standard output, the complaint on standard error.
+    text = (
+        "Options:\n  -u, --qp-timeout=<timeout>  QP timeout, timeout value is 4 usec * 2 ^(timeout), default 14\n"
+        "        Note (1): pps not supported with HW limit.\n\n"
+        "ib_write_bw: unrecognized option '--ipv6-addr'\n Invalid Command or flag.\n"
+        " Please check command line and run again.\n\n Parser function exited with Error\n"
+    )
+    words = judged(end(), end("b"), text, 1).words
+    assert words == "node01: ib_write_bw: unrecognized option '--ipv6-addr'; Invalid Command or flag."
