@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
-from llmgw.agent.conversation import Keeper
+from llmgw.agent.conversation import BandwidthTester, Keeper
 from llmgw.messages.agent import (
     EngineHelp,
     ListWeights,
@@ -24,11 +24,12 @@ from llmgw.messages.agent import (
     WeightsAnswer,
 )
 from llmgw.messages.fabric import AskFabric, FabricText
+from llmgw.messages.fabric_test import FABRIC_TEST_FEATURE, BandwidthAnswer, BandwidthQuestion
 
 log = structlog.get_logger("agent")
 
-Question = ReadLog | ReadEngineHelp | ListWeights | RemoveWeights | AskFabric
-A = TypeVar("A", LogChunk, EngineHelp, WeightsAnswer, FabricText)
+Question = ReadLog | ReadEngineHelp | ListWeights | RemoveWeights | AskFabric | BandwidthQuestion
+A = TypeVar("A", LogChunk, EngineHelp, WeightsAnswer, FabricText, BandwidthAnswer)
 
 # Each imports an engine, which takes gigabytes of memory for some seconds.
 HELPS_AT_ONCE_MAX = 2
@@ -36,6 +37,8 @@ WEIGHTS_AT_ONCE_MAX = 4
 # Each sends a packet to every switch and adapter of the fabric.
 MAPS_AT_ONCE_MAX = 1
 MANAGERS_AT_ONCE_MAX = 2
+# A measurement takes a minute, and while it runs it can be ended: twice the ends that may run at once.
+BANDWIDTHS_AT_ONCE_MAX = 16
 
 
 @dataclass
@@ -47,9 +50,11 @@ class Answers:
     weights: list[WeightsAnswer] = field(default_factory=list)
     managers: list[FabricText] = field(default_factory=list)
     maps: list[FabricText] = field(default_factory=list)
+    bandwidths: list[BandwidthAnswer] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.logs or self.helps or self.weights or self.managers or self.maps)
+        small = self.logs or self.helps or self.weights or self.managers or self.bandwidths
+        return bool(small or self.maps)
 
 
 class _Kind(Generic[A]):
@@ -75,8 +80,8 @@ class Answering:
     """Answers the questions of a session, and forgets them with it.
 
     `engine_help` (of a request id and an engine) asks an engine for its help text, and `fabric_tools` asks a
-    fabric, both in bounded time; None where they are not asked. `news` is called when there is something to
-    report.
+    fabric, both in bounded time; `bandwidth` runs the ends of bandwidth tests. None: not offered. `news` is
+    called when there is something to report.
     """
 
     def __init__(
@@ -85,8 +90,10 @@ class Answering:
         engine_help: Callable[[str, str], Awaitable[EngineHelp]] | None,
         fabric_tools: Callable[[AskFabric], Awaitable[FabricText]] | None,
         news: Callable[[], None],
+        bandwidth: BandwidthTester | None = None,
     ) -> None:
         self._keeper = keeper
+        self._bandwidth = bandwidth
         self._engine_help = engine_help
         self._fabric_tools = fabric_tools
         self._news = news
@@ -96,11 +103,16 @@ class Answering:
         self._weights: _Kind[WeightsAnswer] = _Kind(waiting_max=16, per_report=1)
         self._managers: _Kind[FabricText] = _Kind(waiting_max=16, per_report=1)
         self._maps: _Kind[FabricText] = _Kind(waiting_max=2, per_report=1)
+        self._bandwidths: _Kind[BandwidthAnswer] = _Kind(waiting_max=32, per_report=8)
 
     @property
     def features(self) -> list[str]:
         """What the registration offers for it."""
-        offered = {"engine_help": self._engine_help, "fabric_tools": self._fabric_tools}
+        offered = {
+            "engine_help": self._engine_help,
+            "fabric_tools": self._fabric_tools,
+            FABRIC_TEST_FEATURE: self._bandwidth,
+        }
         return ["logs", "weights", *(name for name, asked in offered.items() if asked is not None)]
 
     async def ask(self, question: Question) -> None:
@@ -118,6 +130,8 @@ class Answering:
             self._ask_engine(question, self._engine_help)
         elif isinstance(question, AskFabric):
             self._ask_fabric(question, self._fabric_tools)
+        elif isinstance(question, BandwidthQuestion):
+            self._test_bandwidth(question, self._bandwidth)
         else:
             self._look_at_weights(question)
 
@@ -131,7 +145,11 @@ class Answering:
         A map goes only when the report carries nothing else (`alone`: no shards either), since it may fill it.
         """
         answers = Answers(
-            self._logs.take(), self._helps.take(), self._weights.take(), managers=self._managers.take()
+            logs=self._logs.take(),
+            helps=self._helps.take(),
+            weights=self._weights.take(),
+            managers=self._managers.take(),
+            bandwidths=self._bandwidths.take(),
         )
         if alone and not answers:
             answers.maps = self._maps.take()
@@ -144,6 +162,7 @@ class Answering:
         self._weights.put_back(answers.weights)
         self._managers.put_back(answers.managers)
         self._maps.put_back(answers.maps)
+        self._bandwidths.put_back(answers.bandwidths)
 
     async def drop(self) -> None:
         """The session is over: nobody waits for what it asked."""
@@ -151,6 +170,8 @@ class Answering:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._bandwidth is not None:
+            await self._bandwidth.close()
         for kind in self._kinds:
             kind.waiting.clear()
 
@@ -158,7 +179,7 @@ class Answering:
 
     @property
     def _kinds(self) -> tuple[_Kind[Any], ...]:
-        return self._logs, self._helps, self._weights, self._managers, self._maps
+        return self._logs, self._helps, self._weights, self._managers, self._maps, self._bandwidths
 
     def _ask_engine(
         self, question: ReadEngineHelp, engine_help: Callable[[str, str], Awaitable[EngineHelp]] | None
@@ -203,6 +224,18 @@ class Answering:
         else:
             error = "the agent failed to look at its weights; its log says why"
             self._begin(self._weights, self._keeper.weights(question), failed(error))
+
+    def _test_bandwidth(self, question: BandwidthQuestion, bandwidth: BandwidthTester | None) -> None:
+        def failed(error: str) -> BandwidthAnswer:
+            return BandwidthAnswer(request_id=question.request_id, error=error)
+
+        if bandwidth is None:
+            self._give(self._bandwidths, failed("this agent does not test bandwidth"))
+        elif len(self._bandwidths.running) >= BANDWIDTHS_AT_ONCE_MAX:
+            self._give(self._bandwidths, failed("too many bandwidth tests are asked of this node; ask again"))
+        else:
+            error = "the agent failed to test bandwidth; its log says why"
+            self._begin(self._bandwidths, bandwidth.answer(question), failed(error))
 
     def _begin(self, kind: _Kind[A], asked: Awaitable[A], failed: A) -> None:
         """Answer beside everything else with what is asked, or, if that fails, with `failed`."""

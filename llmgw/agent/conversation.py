@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llmgw.messages.agent import HeldShard, ListWeights, LogChunk, RemoveWeights, ShardSpec, WeightsAnswer
+from llmgw.messages.fabric_test import BandwidthAnswer, BandwidthQuestion
 
 
 class TransportError(Exception):
@@ -63,6 +64,18 @@ class Keeper(Protocol):
     ) -> LogChunk: ...
 
     async def weights(self, command: ListWeights | RemoveWeights) -> WeightsAnswer: ...
+
+
+class BandwidthTester(Protocol):
+    """Who runs the ends of bandwidth tests, as the loop sees it."""
+
+    async def answer(self, question: BandwidthQuestion) -> BandwidthAnswer:
+        """Without raising, in bounded time."""
+        ...
+
+    async def close(self) -> None:
+        """Nothing of any end is left afterwards."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ import structlog
 
 from llmgw import __version__
 from llmgw.agent.answers import Answering, Answers
-from llmgw.agent.conversation import Backoff, Clock, Keeper, Life, Transport, TransportError
+from llmgw.agent.conversation import Backoff, BandwidthTester, Clock, Keeper, Life, Transport, TransportError
 from llmgw.messages.agent import (
     SHARDS_PER_NODE_MAX,
     Command,
@@ -74,8 +74,8 @@ class AgentLoop:
     """One agent's side of the conversation. `run` returns only by being cancelled.
 
     `inventory` reads what the node has, `engine_help` (of a request id and an engine) asks an engine for its help
-    text, and `fabric_tools` asks the fabric behind a port; all in bounded time and without raising. Without one
-    of the last two its feature is not offered.
+    text, and `fabric_tools` asks the fabric behind a port; all in bounded time and without raising. `bandwidth`
+    runs the ends of bandwidth tests. Without one of the last three its feature is not offered.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class AgentLoop:
         reconnect_max_s: float,
         engine_help: Callable[[str, str], Awaitable[EngineHelp]] | None = None,
         fabric_tools: Callable[[AskFabric], Awaitable[FabricText]] | None = None,
+        bandwidth: BandwidthTester | None = None,
         features: list[str] | None = None,
         version: str = __version__,
     ) -> None:
@@ -111,7 +112,7 @@ class AgentLoop:
         self._news = asyncio.Event()
         # Only ids: what is sent is each shard's status at that moment, so the latest version wins by itself.
         self._changed: set[str] = set()
-        self._answering = Answering(keeper, engine_help, fabric_tools, self._news.set)
+        self._answering = Answering(keeper, engine_help, fabric_tools, self._news.set, bandwidth)
         self._features = [*FEATURES, *self._answering.features] if features is None else features
         self._complained_at: float | None = None
         self._complained_of: tuple[str, type[Exception], int | None] | None = None
@@ -326,6 +327,7 @@ class AgentLoop:
             helps=answers.helps,
             weights=answers.weights,
             fabrics=[*answers.managers, *answers.maps],
+            bandwidths=answers.bandwidths,
         )
         reported = await self._call("report", message, Reported, CALL_TIMEOUT_S, in_session=True)
         self._complained_at = None

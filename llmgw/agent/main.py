@@ -26,6 +26,7 @@ from llmgw.agent.conversation import Life, SystemClock
 from llmgw.agent.examining import SlowFindings
 from llmgw.agent.fabric_changes import FabricChanges
 from llmgw.agent.fabric_proof import FabricProof, data_counters
+from llmgw.agent.fabric_test.ends import BandwidthEnds
 from llmgw.agent.fabric_tools import FabricTools
 from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.held import warning_findings
@@ -223,6 +224,9 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]]) -> Non
         inventory=inventory.fresh,
         engine_help=HelpAnswers(config, os.environ, account, refusal),
         fabric_tools=FabricTools(config),
+        bandwidth=BandwidthEnds(
+            config, address, ports_held=supervisor.ports_held, root=os.geteuid() == 0, env=os.environ
+        ),
         clock=SystemClock(),
         randomness=randomness,
         heartbeat_interval_s=config.heartbeat_interval,

@@ -107,6 +107,14 @@ class RouterSettings(Model):
     """Client connections at a time; later ones wait in the listen queue."""
 
 
+class Placement(Model):
+    """What is asked of nodes beyond what they offer."""
+
+    require_fabric_test: Duration | None = Field(None, gt=0)
+    """Replicas of several nodes go only to nodes that passed `llmgw ctl fabric-test` on their fabric within this
+    time, such as `7d`. Default: that is not asked."""
+
+
 class ServerConfig(Model):
     """The control plane and the gateway."""
 
@@ -122,6 +130,8 @@ class ServerConfig(Model):
     """The folder for the database, the routers' sockets and the first admin token."""
     liveness: Liveness = Liveness()
     """When silence means what."""
+    placement: Placement = Placement()
+    """What is asked of nodes beyond what they offer."""
     router: RouterSettings = RouterSettings()
     """The data plane."""
     models: list[CatalogModel] = Field(default_factory=list, max_length=1000)

@@ -27,6 +27,8 @@ _FATAL = re.compile(
     r"Completion with error|Failed status|Failed to complete|wr_id .* syndrome|Segmentation fault"
 )
 _HARMLESS = re.compile(r"\s*(?:Conflicting CPU frequency|WARNING:|-{5,}|\*{5,}|#bytes)")
+# With these its whole help follows, in which half of the words of other complaints stand.
+_USAGE = re.compile(r"unrecognized option|invalid option|Invalid Command|requires an argument")
 # Older versions print two messages on one line.
 _JOINED = re.compile(r"(?<=\S) (?=(?:Unable to|Couldn't|Failed to) )")
 
@@ -150,6 +152,8 @@ def _from_json(text: str) -> Bandwidth:
 
 def _own_words(text: str, pattern: re.Pattern[str]) -> str | None:
     """The lines that say what went wrong, as perftest wrote them."""
+    if _USAGE.search(text):
+        pattern = _USAGE
     found: list[str] = []
     for line in text.splitlines():
         if pattern.search(line) and not _HARMLESS.match(line):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from llmgw.fleet.fabric_facts import FabricFacts
+from llmgw.fleet.fabric_test_gate import FabricTestGate
 from llmgw.messages.agent import (
     EngineOffer,
     FabricOffer,
@@ -321,6 +322,8 @@ class Fleet:
     """When replicas that may still have been serving were given up; the last window's."""
     fabric_facts: FabricFacts = field(default_factory=FabricFacts)
     """What the fabrics' own managers and maps tell."""
+    fabric_test_gate: FabricTestGate | None = None
+    """Which nodes passed a test of their fabric lately; None: replicas are placed without."""
 
     @property
     def settling(self) -> bool:

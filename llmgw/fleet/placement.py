@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from llmgw.config.catalog import Profile
+from llmgw.fleet.fabric_test_gate import FabricTestGate
 from llmgw.fleet.gpu_choice import choose_gpus
 from llmgw.fleet.model import Fleet, Node, NodeState, ReplicaState, Seat
 from llmgw.fleet.ranking import Ranking
@@ -39,6 +40,8 @@ class Room:
     """Nodes that have yet to say that a shard of a failed replica has ended."""
     failed_on: dict[tuple[str, str, str], int] = field(default_factory=dict)
     """(model, profile, node id) → shards of it that failed there lately, while the profile's starts fail."""
+    fabric_test_gate: FabricTestGate | None = None
+    """Which nodes have passed a test of their fabric; None: that is not asked."""
     _usable: dict[str, list[str]] = field(default_factory=dict)
     _free: dict[str, list[str]] = field(default_factory=dict)
     _fabrics: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -59,7 +62,13 @@ class Room:
             for shard in replica.shards.values()
             if not shard.over
         )
-        room = cls(used=fleet.gpus_in_use(), replicas_of={}, singles_on_fabric={}, ending=ending)
+        room = cls(
+            used=fleet.gpus_in_use(),
+            replicas_of={},
+            singles_on_fabric={},
+            ending=ending,
+            fabric_test_gate=fleet.fabric_test_gate,
+        )
         for key, backoff in fleet.backoff.items():
             if backoff.failures > 1:
                 for node in fleet.nodes.values():
@@ -97,10 +106,15 @@ class Room:
         return found
 
     def fabrics(self, node: Node) -> tuple[str, ...]:
-        """Names of the node's usable fabrics."""
+        """Names of the node's usable fabrics; where tests are required, of those on which it has passed one."""
         found = self._fabrics.get(node.node_id)
         if found is None:
-            found = self._fabrics[node.node_id] = tuple(dict.fromkeys(node.usable_fabrics))
+            gate = self.fabric_test_gate
+            found = self._fabrics[node.node_id] = tuple(
+                name
+                for name in dict.fromkeys(node.usable_fabrics)
+                if gate is None or gate.opens(node.node_id, name)
+            )
         return found
 
     def ranking(self, fleet: Fleet, wanted: Wanted) -> Ranking:
@@ -148,13 +162,19 @@ class Room:
 class Filter:
     """One reason to refuse a node. `lasting` is True when waiting alone will not help.
 
-    `detail` is what the node itself says about it, as a sentence, where it says something.
+    `detail` is what the node itself says about it, as a sentence, where it says something; `detail_in` the same
+    where it takes the room to say it.
     """
 
     reason: str
     refuses: Callable[[Node, Wanted, Room], bool]
     lasting: bool = False
     detail: Callable[[Node, Wanted], str | None] = lambda node, wanted: None
+    detail_in: Callable[[Node, Wanted, Room], str | None] | None = None
+
+    def said_by(self, node: Node, wanted: Wanted, room: Room) -> str | None:
+        """What there is to say about a refusal."""
+        return self.detail(node, wanted) if self.detail_in is None else self.detail_in(node, wanted, room)
 
 
 def _fewer_gpus(node: Node, wanted: Wanted, room: Room) -> bool:
@@ -167,6 +187,19 @@ def _no_fabric(node: Node, wanted: Wanted, room: Room) -> bool:
 
 def _other_fabric(node: Node, wanted: Wanted, room: Room) -> bool:
     return wanted.profile.fabric is not None and node.fabric(wanted.profile.fabric) is None
+
+
+def _untested(node: Node, wanted: Wanted, room: Room) -> bool:
+    if wanted.profile.nodes == 1 or room.fabric_test_gate is None:
+        return False
+    named = wanted.profile.fabric
+    return not any(named in (None, name) for name in room.fabrics(node))
+
+
+def _last_tests(node: Node, wanted: Wanted, room: Room) -> str | None:
+    named, gate = wanted.profile.fabric, room.fabric_test_gate
+    names = [name for name in node.usable_fabrics if named in (None, name)]
+    return "; ".join(gate.why_not(node.node_id, name) for name in names) if gate is not None else None
 
 
 def _engine_missing(node: Node, wanted: Wanted, room: Room) -> bool:
@@ -240,6 +273,7 @@ FILTERS: tuple[Filter, ...] = (
         "has no usable fabric for a replica of several nodes", _no_fabric, lasting=True, detail=_fabrics_there
     ),
     Filter("is not on the fabric that the profile names", _other_fabric, lasting=True, detail=_fabrics_there),
+    Filter("has not passed a test of the fabric lately enough", _untested, detail_in=_last_tests),
     # The node may be what the replica died of: its agent's silence only shows later.
     Filter("has not ended a shard of a failed replica yet", lambda n, w, r: n.node_id in r.ending),
     Filter("has too few free ports for an engine", _too_few_ports, detail=_ports_there),
@@ -323,7 +357,7 @@ def place(fleet: Fleet, wanted: Wanted, room: Room) -> Verdict:
             feasible.append(node)
         else:
             verdict.refused.setdefault(refused_by.reason, []).append(node.node_id)
-            detail = refused_by.detail(node, wanted)
+            detail = refused_by.said_by(node, wanted, room)
             if detail is not None:
                 verdict.details[node.node_id] = detail
     verdict.feasible = [node.node_id for node in feasible]

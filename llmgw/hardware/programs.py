@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +33,14 @@ _stuck: dict[str, subprocess.Popen[bytes]] = {}
 
 
 class ProgramError(Exception):
-    """The program could not be run, or did not end in time. `remedy` says what to do."""
+    """The program could not be run, or did not end in time. `remedy` says what to do, `said` is what it had
+    written by then, complaints last.
+    """
 
-    def __init__(self, what: str, remedy: str) -> None:
+    def __init__(self, what: str, remedy: str, said: str = "") -> None:
         super().__init__(what)
         self.remedy = remedy
+        self.said = said
 
 
 class NoProgramError(ProgramError):
@@ -76,10 +79,17 @@ def run_program(
     env: Mapping[str, str] | None = None,
     become: Mapping[str, Any] | None = None,
     stop: threading.Event | None = None,
+    started: Callable[[int], None] = lambda pid: None,
 ) -> ProgramOutput:
     """What `run_program_raw` returns and raises, with text: what is no UTF-8 becomes replacement signs."""
     raw = run_program_raw(
-        argv, timeout_s=timeout_s, output_bytes_max=output_bytes_max, env=env, become=become, stop=stop
+        argv,
+        timeout_s=timeout_s,
+        output_bytes_max=output_bytes_max,
+        env=env,
+        become=become,
+        stop=stop,
+        started=started,
     )
     return ProgramOutput(
         code=raw.code,
@@ -97,14 +107,15 @@ def run_program_raw(
     env: Mapping[str, str] | None = None,
     become: Mapping[str, Any] | None = None,
     stop: threading.Event | None = None,
+    started: Callable[[int], None] = lambda pid: None,
 ) -> RawOutput:
     """Run `argv` without input, in the C locale, and return its output whatever its exit code.
 
     `env` is its whole environment but for the locale; None is this process's own. `become` are Popen's `user`,
-    `group` and `extra_groups` for a program that runs as somebody else. Raises ProgramError when it cannot be
-    started, is not done after `timeout_s`, or `stop` is set meanwhile; it is killed then, with its
-    process group. A program that even SIGKILL does not end (a driver that hangs in the kernel) is left behind,
-    and not started again before it is gone: else every reading would add one.
+    `group` and `extra_groups` for a program that runs as somebody else; `started` is told its pid. Raises
+    ProgramError when it cannot be started, is not done after `timeout_s`, or `stop` is set meanwhile; it is
+    killed then, with its process group. A program that even SIGKILL does not end (a driver that hangs in the
+    kernel) is left behind, and not started again before it is gone: else every reading would add one.
     """
     name = argv[0]
     with _stuck_lock:
@@ -119,6 +130,7 @@ def run_program_raw(
     try:
         with _interrupt_afterwards():
             process = _start(argv, os.environ if env is None else env, become or {})
+        started(process.pid)
         return _collect(process, name, timeout_s, output_bytes_max, stop or threading.Event())
     except ProgramError:
         raise
@@ -222,11 +234,13 @@ def _collect(
             pass
         if process.poll() is None:
             _kill(process, name)
+            said = "\n".join(_text(text, output_bytes_max) for text in texts.values())
             if stop.is_set():
-                raise ProgramError(f"{name} was stopped before it had answered", "ask again")
+                raise ProgramError(f"{name} was stopped before it had answered", "ask again", said)
             raise ProgramHangsError(
                 f"{name} did not answer within {timeout_s:g} s and was killed",
                 "look at the kernel log (dmesg) for errors of the driver",
+                said,
             )
     _kill(process, name)
     return RawOutput(
@@ -235,6 +249,10 @@ def _collect(
         stderr=bytes(memoryview(texts["stderr"])[:output_bytes_max]),
         cut=cut,
     )
+
+
+def _text(data: bytearray, bytes_max: int) -> str:
+    return data[:bytes_max].decode("utf-8", "replace")
 
 
 def _kill(process: subprocess.Popen[bytes], name: str) -> None:

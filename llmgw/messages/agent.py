@@ -13,6 +13,13 @@ from typing import Annotated, Literal
 import msgspec
 
 from llmgw.messages.fabric import AskFabric, FabricText
+from llmgw.messages.fabric_test import (
+    BandwidthAnswer,
+    EndBandwidth,
+    MeasureBandwidth,
+    PrepareBandwidth,
+    ServeBandwidth,
+)
 from llmgw.messages.findings import Finding
 from llmgw.messages.secrets import shown_without
 
@@ -339,7 +346,19 @@ class RemoveWeights(msgspec.Struct, frozen=True, kw_only=True, tag="remove_weigh
     sources: Annotated[list[str], msgspec.Meta(max_length=SOURCES_MAX)] = []
 
 
-Command = StartShard | StopShard | ReadLog | ReadEngineHelp | ListWeights | RemoveWeights | AskFabric
+Command = (
+    StartShard
+    | StopShard
+    | ReadLog
+    | ReadEngineHelp
+    | ListWeights
+    | RemoveWeights
+    | AskFabric
+    | PrepareBandwidth
+    | ServeBandwidth
+    | MeasureBandwidth
+    | EndBandwidth
+)
 
 
 class Poll(msgspec.Struct, frozen=True, kw_only=True):
@@ -431,6 +450,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     helps: Annotated[list[EngineHelp], msgspec.Meta(max_length=4)] = []
     weights: Annotated[list[WeightsAnswer], msgspec.Meta(max_length=8)] = []
     fabrics: Annotated[list[FabricText], msgspec.Meta(max_length=2)] = []
+    bandwidths: Annotated[list[BandwidthAnswer], msgspec.Meta(max_length=8)] = []
 
 
 class Reported(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from llmgw.fleet.carry_out import Effects, forget_node
 from llmgw.fleet.distrust import forget_forms
 from llmgw.fleet.events import Event, node_event
 from llmgw.fleet.fabric_facts import FabricFacts
+from llmgw.fleet.fabric_test_gate import FabricTestGate
 from llmgw.fleet.liveness import speaks
 from llmgw.fleet.lives import Life, Lives
 from llmgw.fleet.model import Fleet, Node, RouterState
@@ -303,6 +304,11 @@ class Hub:
         node.draining, node.drain_forced = draining, draining and forced
         event = ("draining by force" if forced else "draining") if draining else "undrained"
         self._keep([node_event(node_id, event, f"by {by}")])
+        self.changed.set()
+
+    def set_fabric_test_gate(self, gate: FabricTestGate) -> None:
+        """Which nodes have passed a test of their fabric, and how long ago."""
+        self.fleet.fabric_test_gate = gate
         self.changed.set()
 
     def set_fabric_facts(self, facts: FabricFacts) -> None:

@@ -117,6 +117,7 @@ class _ControlProcess:
             problems=lambda: [*routers.findings(), *self._certificate_findings()],
             certificates=self._certificate_ends,
             loop_pause=watch.longest,
+            require_fabric_test_s=config.placement.require_fabric_test,
         )
         await self._listen(hub, store, backend, state)
         await routers.start(hub)
@@ -125,6 +126,7 @@ class _ControlProcess:
             asyncio.create_task(Prober(hub).run(), name="prober"),
             asyncio.create_task(self._refresh_certificates(store), name="certificates"),
             asyncio.create_task(self._roll_back(backend, store), name="rollbacks"),
+            asyncio.create_task(backend.fabric_tests.run(), name="fabric tests"),
         ]
         self._handle_signals(backend)
         # What starting has made (modules, above all) lives as long as the process. Out of the garbage collector's

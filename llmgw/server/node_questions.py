@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from llmgw.fleet.model import Fleet
 from llmgw.messages.agent import (
     Command,
@@ -14,6 +16,7 @@ from llmgw.messages.agent import (
     Report,
     WeightsAnswer,
 )
+from llmgw.messages.fabric_test import FABRIC_TEST_FEATURE, BandwidthAnswer, BandwidthQuestion
 from llmgw.server.hub_error import HubError
 from llmgw.server.questions import Questions
 from llmgw.server.seams import Ids
@@ -22,6 +25,7 @@ from llmgw.server.sessions import Sessions
 LOG_REQUESTS_MAX = 256
 HELP_REQUESTS_MAX = 16
 WEIGHTS_REQUESTS_MAX = 256
+BANDWIDTH_REQUESTS_MAX = 1024
 
 
 class NodeQuestions:
@@ -36,12 +40,14 @@ class NodeQuestions:
         self._logs: Questions[LogChunk] = Questions(LOG_REQUESTS_MAX)
         self._helps: Questions[EngineHelp] = Questions(HELP_REQUESTS_MAX)
         self._weights: Questions[WeightsAnswer] = Questions(WEIGHTS_REQUESTS_MAX)
+        self._bandwidths: Questions[BandwidthAnswer] = Questions(BANDWIDTH_REQUESTS_MAX)
 
     def answered(self, node_id: str, message: Report) -> None:
         """A node's report: it may bring answers."""
         self._logs.answered(node_id, message.logs)
         self._helps.answered(node_id, message.helps)
         self._weights.answered(node_id, message.weights)
+        self._bandwidths.answered(node_id, message.bandwidths)
 
     async def read_log(
         self, node_id: str, shard_id: str, stream: str, offset: int | None, lines: int, timeout_s: float
@@ -87,6 +93,24 @@ class NodeQuestions:
         mailbox = self._sessions.mailbox(node_id)
         lost = "its weights cannot be looked at"
         return await self._weights.ask(node_id, mailbox, request_id, command, timeout_s, lost)
+
+    async def test_bandwidth(
+        self, node_id: str, question: Callable[[int, str], BandwidthQuestion], timeout_s: float
+    ) -> BandwidthAnswer:
+        """The answer to a question of a bandwidth test, made of its sequence number and its request id."""
+        self.must_test_bandwidth(node_id)
+        request_id = self._ids.request()
+
+        def command(seq: int) -> Command:
+            return question(seq, request_id)
+
+        mailbox = self._sessions.mailbox(node_id)
+        lost = "its fabrics cannot be tested"
+        return await self._bandwidths.ask(node_id, mailbox, request_id, command, timeout_s, lost)
+
+    def must_test_bandwidth(self, node_id: str) -> None:
+        """Raises HubError 501 for an agent that is too old to take part in a bandwidth test."""
+        self._must_offer(node_id, FABRIC_TEST_FEATURE, "cannot test fabrics")
 
     def _must_offer(self, node_id: str, feature: str, cannot: str) -> None:
         """Raises HubError 501 for an agent that would pass the command over."""

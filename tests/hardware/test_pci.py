@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmgw.hardware.pci import nearest_adapters, numa_node_of, pci_address
+from llmgw.hardware.pci import link_gbps, nearest_adapters, numa_node_of, pci_address
 from llmgw.messages.agent import Port
 
 GPU = "00000000:1B:00.0"
@@ -67,3 +67,36 @@ def test_what_the_tree_does_not_have_is_unknown(tmp_path: Path) -> None:
 )
 def test_a_bus_id_is_the_kernels_address(bus_id: str, address: str | None) -> None:
     assert pci_address(bus_id) == address
+
+
+@pytest.mark.parametrize(
+    ("speed", "width", "gbps"),
+    [
+        ("64.0 GT/s PCIe", "16", 968.0),
+        ("32.0 GT/s PCIe", "16", 504.1),
+        ("32.0 GT/s PCIe", "4", 126.0),
+        ("16.0 GT/s PCIe", "16", 252.1),
+        ("8.0 GT/s PCIe", "8", 63.0),
+        ("5.0 GT/s PCIe", "8", 32.0),
+        ("2.5 GT/s", "1", 2.0),
+        ("Unknown", "16", None),
+        ("Unknown speed", "0", None),
+        ("8.0 GT/s PCIe", "0", None),
+        ("8.0 GT/s PCIe", "63", None),
+        ("8.0 GT/s PCIe", "255", None),
+        ("8.0 GT/s PCIe", "", None),
+    ],
+)
+def test_a_pcie_link_carries_its_rate_less_its_encoding(
+    tmp_path: Path, speed: str, width: str, gbps: float | None
+) -> None:
+    (tmp_path / "current_link_speed").write_text(speed + "\n")
+    (tmp_path / "current_link_width").write_text(width + "\n")
+    assert link_gbps(tmp_path) == gbps
+    assert link_gbps(tmp_path / "none") is None
+    # A virtual function has the link of the adapter that it is a part of.
+    function = tmp_path / "function"
+    function.mkdir()
+    (function / "physfn").symlink_to(tmp_path)
+    (function / "current_link_speed").write_text("Unknown\n")
+    assert link_gbps(function) == gbps

@@ -7,7 +7,19 @@ from importlib.util import find_spec
 
 import typer
 
-from llmgw.cli.ctl import catalog, engine_check, fabrics, history, logs, models, nodes, replicas, status, tokens
+from llmgw.cli.ctl import (
+    catalog,
+    engine_check,
+    fabric_test,
+    fabrics,
+    history,
+    logs,
+    models,
+    nodes,
+    replicas,
+    status,
+    tokens,
+)
 from llmgw.cli.ctl.options import group_options
 
 app = typer.Typer(
@@ -20,7 +32,7 @@ app = typer.Typer(
 app.callback()(group_options)
 
 # In the order of a day's work.
-for group in (status, nodes, replicas, fabrics, models, catalog, history, logs, engine_check):
+for group in (status, nodes, replicas, fabrics, fabric_test, models, catalog, history, logs, engine_check):
     app.add_typer(group.app)
 app.add_typer(catalog.catalog_app, name="catalog")
 app.add_typer(nodes.node_app, name="node")

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from llmgw.server.admin.answers import Answers, refuse_admin_error, refuse_http_error, refuse_store_error
 from llmgw.server.admin.auth import Attempts, Guard
 from llmgw.server.admin.backend import AdminBackend, AdminError
+from llmgw.server.admin.fabric_tests import FabricTestRoutes
 from llmgw.server.admin.reads import Reads
 from llmgw.server.admin.writes import Writes
 from llmgw.server.store.errors import StoreError
@@ -44,6 +45,7 @@ def create_admin_app(backend: AdminBackend, *, secure: bool, attempts: Attempts 
             Route(f"{api}/replicas/{{replica}}/logs", reads.logs, methods=["GET"]),
             Route(f"{api}/replicas/{{replica}}/restart", writes.restart, methods=["POST"]),
             Route(f"{api}/fabrics", reads.fabrics, methods=["GET"]),
+            *FabricTestRoutes(backend).routes(api),
             Route(f"{api}/models", reads.models, methods=["GET"]),
             Route(f"{api}/weights", reads.weights, methods=["GET"]),
             Route(f"{api}/weights/remove", writes.remove_weights, methods=["POST"]),

@@ -28,6 +28,7 @@ from llmgw.messages.admin import (
     ServerView,
     TokenView,
 )
+from llmgw.messages.fabric_test_views import FabricTestResult, FabricTestView, StartFabricTest
 
 
 class AdminError(Exception):
@@ -64,6 +65,24 @@ class AdminWeights(Protocol):
     async def remove(self, files: Mapping[str, list[str]], *, by: str) -> RemovedWeights: ...
 
 
+class AdminFabricTests(Protocol):
+    """Bandwidth tests between nodes as the admin API sees them."""
+
+    async def start(self, wish: StartFabricTest, *, by: str) -> FabricTestView: ...
+
+    async def view(self, test_id: str, *, after: int, seen: int | None, wait_s: float) -> FabricTestView:
+        """How a test stands, its results behind the first `after`; with `seen`, when it is another version."""
+        ...
+
+    async def end(self, test_id: str, *, by: str) -> Done:
+        """End a test; nothing of it runs on any node that is there when this is answered."""
+        ...
+
+    def kept(self, *, fabric: str | None, node: str | None, limit: int) -> list[FabricTestResult]:
+        """Results of all tests that are kept, newest first."""
+        ...
+
+
 class AdminBackend(Protocol):
     """The control plane as the admin API sees it. Unknown names raise AdminError(404, …) with the known ones."""
 
@@ -72,6 +91,9 @@ class AdminBackend(Protocol):
 
     @property
     def weights(self) -> AdminWeights: ...
+
+    @property
+    def fabric_tests(self) -> AdminFabricTests: ...
 
     def server(self) -> ServerView: ...
 

@@ -24,11 +24,13 @@ from llmgw.config.catalog import Catalog
 from llmgw.fleet.lives import Life
 from llmgw.messages.admin import HistoryEntry, TokenView
 from llmgw.messages.agent import FabricOffer
+from llmgw.messages.fabric_test_views import FabricTestResult
 from llmgw.messages.findings import Finding
 from llmgw.server.store import reads, writes
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.queue import Write
 from llmgw.server.store.records import (
+    FABRIC_TESTS_KEPT,
     CatalogRevision,
     FabricRecord,
     Kept,
@@ -41,6 +43,7 @@ from llmgw.server.store.tokens import is_secret_hash, token_name_problem
 HISTORY_ROWS_KEPT = 1_000_000
 HISTORY_PAGE_MAX = 1_000
 PRUNE_EVERY_ROWS = 10_000
+PRUNE_FABRIC_TESTS_EVERY = 500
 PRUNE_CHUNK_ROWS = 20_000  # one transaction: some tens of milliseconds
 REASON_CHARS_MAX = 4_000
 TOKEN_TOUCH_S = 60.0  # `last used` is written at most this often for each token
@@ -56,6 +59,7 @@ class StoreInterface(ABC):
         self._kept = kept
         self._history_rows_kept = history_rows_kept
         self._recorded = 0
+        self._fabric_tests_added = 0
 
     @property
     def epoch(self) -> str:
@@ -271,6 +275,22 @@ class StoreInterface(ABC):
         if event == "changed" and known is not None:
             reason = f"adapters {_listed(known.adapters)} became {_listed(fabric.adapters)}"
         self.record("fabric", offer.name, event, now, reason=reason, nodes=[node_id])
+
+    # Tests of fabrics.
+
+    def fabric_tests(self) -> list[FabricTestResult]:
+        """The newest results of measurements between nodes, oldest first."""
+        return list(self._kept.fabric_tests)
+
+    def add_fabric_test(self, result: FabricTestResult) -> None:
+        """Keep a result; the oldest make room for it."""
+        result = msgspec.structs.replace(result, words=_text(result.words, REASON_CHARS_MAX))
+        self._kept.fabric_tests.append(result)
+        self._enqueue(Write(apply=partial(writes.add_fabric_test, result=result)))
+        self._fabric_tests_added += 1
+        if self._fabric_tests_added % PRUNE_FABRIC_TESTS_EVERY == 0:
+            prune = partial(writes.prune_fabric_tests, keep_rows=FABRIC_TESTS_KEPT)
+            self._enqueue(Write(apply=prune, touch="prune fabric tests"))
 
     # The catalog.
 

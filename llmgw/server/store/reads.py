@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
 from llmgw.fleet.lives import Life
 from llmgw.messages.admin import HistoryEntry
+from llmgw.messages.fabric_test_views import FabricTestResult
 from llmgw.server.store import schema, writes
 from llmgw.server.store.records import (
+    FABRIC_TESTS_KEPT,
     CatalogRevision,
     FabricRecord,
     Kept,
@@ -38,6 +41,7 @@ def begin_epoch(connection: Connection, now: float, version: str) -> Kept:
             row.serial: Revocation(serial=row.serial, revoked_at=row.revoked_at)
             for row in connection.execute(select(schema.revocations))
         },
+        fabric_tests=deque(_fabric_tests(connection), maxlen=FABRIC_TESTS_KEPT),
     )
 
 
@@ -141,6 +145,30 @@ def _fabric(row: Row[Any]) -> FabricRecord:
         rate_gbps=row.rate_gbps,
         changed_at=row.changed_at,
     )
+
+
+def _fabric_tests(connection: Connection) -> list[FabricTestResult]:
+    """The newest results, oldest first."""
+    table = schema.fabric_tests
+    rows = connection.execute(select(table).order_by(table.c.id.desc()).limit(FABRIC_TESTS_KEPT))
+    return [
+        FabricTestResult(
+            test_id=row.test_id,
+            at=row.at,
+            fabric=row.fabric,
+            rail=row.rail,
+            sender=row.sender,
+            sender_port=row.sender_port,
+            receiver=row.receiver,
+            receiver_port=row.receiver_port,
+            gbps=row.gbps,
+            limit_gbps=row.limit_gbps,
+            limited_by=row.limited_by,
+            grade=row.grade,
+            words=row.words,
+        )
+        for row in rows
+    ][::-1]
 
 
 def _token(row: Row[Any]) -> TokenRecord:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import msgspec
 
 from llmgw.fleet.lives import Life
+from llmgw.messages.fabric_test_views import FabricTestResult
+
+FABRIC_TESTS_KEPT = 20_000
+"""Results of measurements between nodes: a walk over all pairs of 50 nodes with 4 adapters makes half as many."""
 
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,3 +84,5 @@ class Kept(msgspec.Struct, kw_only=True):
     """Revoked ones are not in it."""
     revocations: dict[str, Revocation]
     """Serial → record."""
+    fabric_tests: deque[FabricTestResult]
+    """The newest results, oldest first."""

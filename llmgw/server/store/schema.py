@@ -109,3 +109,23 @@ facts = Table(
     Column("value", Text, nullable=False),
     Column("at", Float, nullable=False),
 )
+
+fabric_tests = Table(
+    "fabric_tests",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("test_id", String(64), nullable=False),
+    Column("at", Float, nullable=False),
+    Column("fabric", String(256), nullable=False),
+    Column("rail", Integer, nullable=False),
+    Column("sender", String(63), nullable=False),
+    Column("sender_port", String(128), nullable=False),
+    Column("receiver", String(63), nullable=False),
+    Column("receiver_port", String(128), nullable=False),
+    Column("gbps", Float),
+    Column("limit_gbps", Float),
+    Column("limited_by", Text, nullable=False),
+    Column("grade", String(16), nullable=False),
+    Column("words", Text, nullable=False),
+    sqlite_autoincrement=True,
+)

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection, delete, func, insert, select, update
 
+from llmgw.messages.fabric_test_views import FabricTestResult
 from llmgw.server.store import schema
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.records import CatalogRevision, FabricRecord, NodeRecord, Revocation, TokenRecord
@@ -166,6 +168,19 @@ def add_revocation(connection: Connection, revocation: Revocation) -> None:
     which = table.c.serial == revocation.serial
     if connection.scalar(select(table.c.serial).where(which)) is None:
         connection.execute(insert(table).values(serial=revocation.serial, revoked_at=revocation.revoked_at))
+
+
+def add_fabric_test(connection: Connection, result: FabricTestResult) -> None:
+    """Keep the result of a measurement between two nodes."""
+    connection.execute(insert(schema.fabric_tests).values(**msgspec.structs.asdict(result)))
+
+
+def prune_fabric_tests(connection: Connection, keep_rows: int) -> None:
+    """Delete all results but the newest `keep_rows`."""
+    table = schema.fabric_tests
+    newest_to_go = connection.scalar(select(table.c.id).order_by(table.c.id.desc()).offset(keep_rows).limit(1))
+    if newest_to_go is not None:
+        connection.execute(delete(table).where(table.c.id <= newest_to_go))
 
 
 def put_fact(connection: Connection, key: str, value: str, now: float) -> None:
