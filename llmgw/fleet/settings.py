@@ -29,4 +29,4 @@ class FleetSettings:
     backoff_reset_s: float = 300.0
     """A replica that was ready for this long has cleared its profile's failures."""
     suspect_window_s: float = 600.0
-    """Profiles that failed on a node within this long count together, and it is suspect for as long after the last."""
+    """Failures on a node within this long count together; it is suspect for as long after the last of them."""

@@ -61,7 +61,7 @@ def places(fleet: RunningFleet, model: str) -> list[str]:
 def test_a_node_on_which_three_profiles_fail_that_run_elsewhere_is_placed_on_last_until_it_is_trusted_again(
     fleet: RunningFleet,
 ) -> None:
-    assert {model: places(fleet, model) for model in MODELS} == dict.fromkeys(MODELS, [BAD, GOOD])
+    assert {model: places(fleet, model) for model in MODELS} == {model: [BAD, GOOD] for model in MODELS}
     # While they are moved nothing may start there, so that what is placed afterwards says what the server thinks.
     fleet.run(fleet.demo.post(f"nodes/{BAD}/cordon", {}))
     for engine in fleet.demo.engines(BAD):

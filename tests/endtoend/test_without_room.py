@@ -125,7 +125,7 @@ def test_a_changed_profile_that_does_not_waits_for_room_says_so_and_serves_on(
     (before,) = fleet.ready("stay")
     old = before["replica_id"]
     apply(fleet, tmp_path, "stay", "--max-model-len", "4096")
-    why = "its profile has changed; it is left serving, since nothing else can take it: needs 1 node with 7 free GPUs"
+    why = "its profile has changed; it is left serving, since nothing else can take it: needs 1 node with 7 free"
     until(lambda: any(found["check"] == "move-stuck" for found in fleet.get("server")["problems"]), 10)
     assert why in shown(fleet, "replicas")
     status = shown(fleet, "status")

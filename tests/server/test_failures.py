@@ -1,4 +1,4 @@
-"""How a replica ended is kept of every rank: the first reason, and the last output, whenever an agent tells it."""
+"""How a replica ended is kept of every rank: its first reason and last output, whenever its agent tells them."""
 
 from __future__ import annotations
 
