@@ -21,6 +21,7 @@ from llmgw.agent.processes import uncovered
 from llmgw.messages.agent import (
     Command,
     Commands,
+    Inventory,
     Poll,
     Refusal,
     Register,
@@ -32,6 +33,7 @@ from llmgw.messages.agent import (
     StartShard,
     StopShard,
 )
+from llmgw.messages.findings import Finding
 from tests.agent.fakes import PROGRAM, make_spec
 from tests.agent.test_supervisor import PORTS, alive
 from tests.agent.waiting import until
@@ -164,6 +166,10 @@ class Site:
             os.kill(info.pid, signal.SIGKILL)
 
 
+def warnings(inventory: Inventory) -> list[Finding]:
+    return [finding for finding in inventory.findings if finding.check == "profile-warning"]
+
+
 def end(agent: subprocess.Popen[bytes], number: signal.Signals) -> int:
     agent.send_signal(number)
     code = agent.wait(10)
@@ -185,7 +191,7 @@ def test_an_engine_is_started_survives_two_agents_and_is_stopped_by_the_third(tm
             [offer] = site.registers[0].inventory.engines
             assert (offer.name, offer.problem) == ("llamacpp", None)
             assert site.registers[0].held == []
-            spec = make_spec("r1-0", engine="llamacpp", source=str(model))
+            spec = make_spec("r1-0", engine="llamacpp", source=str(model), env={"MY_TOKEN": "s3cret"})
             site.commands.append(StartShard(seq=1, spec=spec))
             await until(lambda: site.phase("r1-0") in ("ready", "failed"), "the engine is ready", 20)
             last = [each for report in site.reports for each in report.shards][-1]
@@ -202,6 +208,10 @@ def test_an_engine_is_started_survives_two_agents_and_is_stopped_by_the_third(tm
                 await until(lambda before=before: len(site.registers) > before, "the next agent registers", 20)
                 [held] = site.registers[-1].held
                 assert (held.phase, held.engine_pid, held.spec) == ("ready", pid, spec)
+                # What is odd about its profile is told for as long as it runs, by whichever agent.
+                [warning] = warnings(site.registers[-1].inventory)
+                assert (warning.where, "env sets MY_TOKEN" in warning.what) == ("node01 m/p", True)
+                assert "s3cret" not in repr(warning)
 
             first, last_life = site.registers[0], site.registers[-1]
             assert first.boot_id == last_life.boot_id
@@ -217,6 +227,9 @@ def test_an_engine_is_started_survives_two_agents_and_is_stopped_by_the_third(tm
             site.commands.append(StopShard(seq=1, shard_id="r1-0", reason="end of test"))
             await until(lambda: site.phase("r1-0") == "stopped", "the engine is stopped", 20)
             assert not alive(pid)
+            told = len(site.reports)
+            await until(lambda: any(report.inventory for report in site.reports[told:]), "a heartbeat", 20)
+            assert [warnings(report.inventory) for report in site.reports[told:] if report.inventory][-1] == []
             await asyncio.to_thread(end, agent, signal.SIGTERM)
 
     try:

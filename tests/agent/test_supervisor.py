@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from llmgw.agent.processes import read_process, uncovered
+from llmgw.agent.rotation import ENDED_KEPT_BYTES
 from llmgw.agent.supervisor import Supervisor
 from llmgw.hardware.tcp_ports import is_free
 from llmgw.messages.agent import HeldShard, Rendezvous
@@ -172,6 +173,23 @@ def test_a_grandchild_that_left_the_session_is_ended_with_its_shard(tmp_path: Pa
     run(test)
 
 
+def test_of_a_shard_that_has_ended_only_the_end_of_its_output_stays_on_the_disk(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as node:
+            await node.supervisor.start(make_spec())
+            await node.reach("ready")
+            folder = tmp_path / "shards" / "r1-0"
+            with (folder / "engine.log").open("ab") as out:
+                out.write(b"a line of many\n" * (ENDED_KEPT_BYTES // 10))
+                out.write(b"the last line\n")
+            await node.supervisor.stop("r1-0", "drained")
+            stopped = await node.reach("stopped")
+            assert "the last line" in stopped.output_tail
+            assert sum(path.stat().st_size for path in folder.glob("engine.log*")) < ENDED_KEPT_BYTES + 4096
+
+    run(test)
+
+
 def test_an_engine_that_dies_fails_its_shard_with_code_and_last_output(tmp_path: Path) -> None:
     async def test() -> None:
         async with running(tmp_path) as node:
@@ -219,6 +237,24 @@ def test_loading_has_a_deadline_and_the_reason_names_the_phase(tmp_path: Path) -
             assert failed.reason is not None
             assert failed.reason.startswith("the engine did not answer within 0.5 s of loading")
             assert "nothing listens yet" in failed.reason
+
+    run(test)
+
+
+def test_while_it_loads_what_the_last_check_said_rides_on_the_shard_and_goes_with_its_end(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as node:
+            await node.supervisor.start(make_spec("r1-0", "loads-for-ever", load_timeout_s=20.0))
+
+            async def note() -> str:
+                while (shown := (await held_one(node.supervisor)).progress) is None:
+                    await asyncio.sleep(0.02)
+                assert shown.what == "load"
+                return shown.note
+
+            assert "nothing listens yet" in await asyncio.wait_for(note(), 10)
+            await node.supervisor.stop("r1-0", "not wanted any more")
+            assert (await node.reach("stopped")).progress is None
 
     run(test)
 
