@@ -19,7 +19,7 @@ from llmgw.agent.processes import read_process, uncovered
 from llmgw.agent.rotation import ENDED_KEPT_BYTES
 from llmgw.agent.supervisor import Supervisor
 from llmgw.hardware.tcp_ports import is_free
-from llmgw.messages.agent import HeldShard, Rendezvous
+from llmgw.messages.agent import HeldShard, Progress, Rendezvous
 from tests.agent.fakes import held_one, make_config, make_spec, make_supervisor
 
 # Each run of the suite in a part of its own, below the ports that the kernel gives out (from 32768).
@@ -246,13 +246,15 @@ def test_while_it_loads_what_the_last_check_said_rides_on_the_shard_and_goes_wit
         async with running(tmp_path) as node:
             await node.supervisor.start(make_spec("r1-0", "loads-for-ever", load_timeout_s=20.0))
 
-            async def note() -> str:
-                while (shown := (await held_one(node.supervisor)).progress) is None:
+            async def shown() -> Progress:
+                while True:
+                    progress = (await held_one(node.supervisor)).progress
+                    if progress is not None:
+                        return progress
                     await asyncio.sleep(0.02)
-                assert shown.what == "load"
-                return shown.note
 
-            assert "nothing listens yet" in await asyncio.wait_for(note(), 10)
+            progress = await asyncio.wait_for(shown(), 10)
+            assert (progress.what, "nothing listens yet" in progress.note) == ("load", True)
             await node.supervisor.stop("r1-0", "not wanted any more")
             assert (await node.reach("stopped")).progress is None
 
