@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from llmgw.sim.demo_fleet import DemoFleet
 from tests.endtoend.conftest import RunningFleet, edited, until
@@ -54,14 +52,13 @@ def shown(fleet: RunningFleet, *command: str) -> str:
     return re.sub(r"\s+", " ", fleet.ctl(*command).stdout)
 
 
-def apply(fleet: RunningFleet, folder: Path, model: str, *args: str) -> None:
-    """Give a model's profile other arguments."""
-    catalog = yaml.safe_load(fleet.ctl("catalog", "show").stdout)
+def apply(fleet: RunningFleet, model: str, *args: str) -> None:
+    """Give a model's profile other arguments; as `ctl apply` does, and quicker than a process starts."""
+    catalog = fleet.get("catalog")
     entry = next(entry for entry in catalog["models"] if entry["name"] == model)
     entry["profiles"][0]["args"] = [*SPEED, *args]
-    path = folder / "catalog.yaml"
-    path.write_text(yaml.safe_dump(catalog))
-    fleet.ctl("apply", str(path), "--yes")
+    wish = {"models": catalog["models"], "base": catalog["revision"], "confirmed": True}
+    fleet.run(fleet.demo.post("catalog", wish))
 
 
 def story(fleet: RunningFleet, model: str) -> list[dict[str, Any]]:
@@ -75,7 +72,7 @@ def events(fleet: RunningFleet, model: str) -> list[tuple[str, str]]:
 
 
 def test_a_gang_whose_worker_never_joins_fails_at_its_deadline_and_is_tried_again_with_backoff(
-    fleet: RunningFleet, tmp_path: Path
+    fleet: RunningFleet,
 ) -> None:
     def of(event: str) -> list[dict[str, Any]]:
         return [item for item in story(fleet, "gang") if item["event"] == event]
@@ -94,21 +91,25 @@ def test_a_gang_whose_worker_never_joins_fails_at_its_deadline_and_is_tried_agai
     until(lambda: len(of("starting")) == 2, 20, fleet.story)
     assert 10 <= of("starting")[1]["at"] - failed["at"] < 18
     # Another form owes nothing to the failures of the one before.
-    apply(fleet, tmp_path, "gang")
+    apply(fleet, "gang")
     until(lambda: fleet.ready("gang"), 9, fleet.story)
 
 
 def test_a_changed_profile_that_stops_first_rolls_with_a_gap_and_ends_what_runs_in_peace(
-    fleet: RunningFleet, tmp_path: Path
+    fleet: RunningFleet,
 ) -> None:
     (before,) = fleet.ready("gap")
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(fleet.chat, "gap", max_tokens=240, ignore_eos=True)
+        # A stream: what has begun is never repeated elsewhere, so that it ends whole only where it began.
+        asked = pool.submit(fleet.chat, "gap", max_tokens=360, ignore_eos=True, stream=True)
         until(lambda: fleet.ready("gap")[0]["in_flight"], 5)
-        apply(fleet, tmp_path, "gap", "--max-model-len", "4096")
+        apply(fleet, "gap", "--max-model-len", "4096")
+        until(lambda: (before["replica_id"], "draining") in events(fleet, "gap"), 5)
+        assert not asked.done()
         answer = asked.result()
-    assert answer.status_code == 200
-    assert answer.json()["usage"]["completion_tokens"] == 240
+    assert answer.text.rstrip().endswith("data: [DONE]")
+    assert answer.text.count("data: ") > 360
+    assert "error" not in answer.text
     (after,) = until(lambda: [r for r in fleet.ready("gap") if r["replica_id"] != before["replica_id"]], 20)
     old, new = before["replica_id"], after["replica_id"]
     happened = [item for item in events(fleet, "gap") if item[1] != "shard stopped"]
@@ -120,11 +121,11 @@ def test_a_changed_profile_that_stops_first_rolls_with_a_gap_and_ends_what_runs_
 
 
 def test_a_changed_profile_that_does_not_waits_for_room_says_so_and_serves_on(
-    fleet: RunningFleet, tmp_path: Path
+    fleet: RunningFleet,
 ) -> None:
     (before,) = fleet.ready("stay")
     old = before["replica_id"]
-    apply(fleet, tmp_path, "stay", "--max-model-len", "4096")
+    apply(fleet, "stay", "--max-model-len", "4096")
     why = "its profile has changed; it is left serving, since nothing else can take it: needs 1 node with 7 free"
     until(lambda: any(found["check"] == "move-stuck" for found in fleet.get("server")["problems"]), 10)
     assert why in shown(fleet, "replicas")
