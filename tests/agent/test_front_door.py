@@ -276,6 +276,27 @@ def test_a_certificate_that_ends_soon_and_is_not_renewed_is_reported_as_a_findin
     asyncio.run(test())
 
 
+def test_an_agent_whose_engine_user_is_not_there_offers_its_engines_with_that_problem(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+
+    async def test() -> None:
+        async with site.serving() as port:
+            config = site.write_config(port)
+            content = yaml.safe_load(config.read_text())
+            content["supervisor"]["engine_user"] = "nobody-of-this-name"
+            config.write_text(yaml.safe_dump(content))
+            agent = site.start_agent(config)
+            try:
+                await until(lambda: site.registers, "the agent registers")
+                [offer] = site.registers[0].inventory.engines
+                assert offer.problem is not None
+                assert "engine_user names nobody-of-this-name, and this node has no such user" in offer.problem
+            finally:
+                await asyncio.to_thread(end, agent, signal.SIGTERM)
+
+    asyncio.run(test())
+
+
 def test_an_agent_without_its_certificate_says_so_in_one_sentence(tmp_path: Path) -> None:
     site = Site(tmp_path)
     os.unlink(site.client["cert"])
