@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.endtoend.conftest import RunningFleet, edited, until
 MODELS = ("m0", "m1", "m2")
 BAD, GOOD = "node01", "node02"
 WINDOW_S = 15
+LIVE = ("starting", "ready")
 
 
 def adjust(demo: DemoFleet) -> None:
@@ -54,8 +56,9 @@ def shown(fleet: RunningFleet, *command: str) -> str:
 
 
 def places(fleet: RunningFleet, model: str) -> list[str]:
-    """The nodes of its ready replicas."""
-    return sorted(replica["nodes"][0] for replica in fleet.ready(model))
+    """The nodes of its replicas that serve, or will."""
+    live = [each for each in fleet.get("replicas") if each["model"] == model and each["state"] in LIVE]
+    return sorted(replica["nodes"][0] for replica in live)
 
 
 def test_a_node_on_which_three_profiles_fail_that_run_elsewhere_is_placed_on_last_until_it_is_trusted_again(
@@ -68,15 +71,16 @@ def test_a_node_on_which_three_profiles_fail_that_run_elsewhere_is_placed_on_las
         os.kill(engine, signal.SIGKILL)
     finding = until(lambda: problem(fleet, "suspect-node"), 15, fleet.story)
     assert finding["where"] == BAD
-    until(lambda: all(places(fleet, model) == [GOOD, GOOD] for model in MODELS), 15, fleet.story)
+    until(lambda: all(places(fleet, model) == [GOOD, GOOD] for model in MODELS), 5, fleet.story)
     fleet.run(fleet.demo.post(f"nodes/{BAD}/uncordon", {}))
     fleet.run(fleet.demo.post("scale", {"model": "m0", "replicas": 3}))
-    until(lambda: len(fleet.ready("m0")) == 3, 15, fleet.story)
+    until(lambda: len(places(fleet, "m0")) == 3, 5, fleet.story)
     assert places(fleet, "m0") == [GOOD] * 3, "the empty node would have come first"
 
     said = f"m0/default, m1/default, m2/default failed here within {WINDOW_S}s and run elsewhere"
-    assert f"{BAD} is placed on last: {said}" in shown(fleet, "nodes")
-    status = shown(fleet, "status")
+    with ThreadPoolExecutor() as pool:
+        nodes, status = pool.map(lambda command: shown(fleet, command), ["nodes", "status"])
+    assert f"{BAD} is placed on last: {said}" in nodes
     assert f"WARNING: {BAD}: {BAD} is placed on last: {said}" in status
     assert f"what to do: run `llmgw doctor` there; `llmgw ctl cordon {BAD}` keeps it out" in status
     assert ("suspect", said) in fleet.history(BAD)
@@ -85,8 +89,8 @@ def test_a_node_on_which_three_profiles_fail_that_run_elsewhere_is_placed_on_las
     assert fleet.history(BAD)[-1] == ("trusted again", f"nothing failed there for {WINDOW_S}s")
     assert "is placed on last" not in shown(fleet, "nodes")
     fleet.run(fleet.demo.post("scale", {"model": "m0", "replicas": 4}))
-    until(lambda: len(fleet.ready("m0")) == 4, 15, fleet.story)
-    assert BAD in places(fleet, "m0")
+    until(lambda: BAD in places(fleet, "m0"), 5, fleet.story)
+    until(lambda: len(fleet.ready("m0")) == 4, 20, fleet.story)
 
 
 def test_nodes_that_all_fall_silent_together_are_doubted_where_somebody_looks(fleet: RunningFleet) -> None:
@@ -98,7 +102,8 @@ def test_nodes_that_all_fall_silent_together_are_doubted_where_somebody_looks(fl
         status = shown(fleet, "status")
         assert f"ERROR: server: {BAD}, {GOOD} fell silent together; none of them is declared lost" in status
         until(lambda: all(fleet.node(node)["state"] == "unreachable" for node in (BAD, GOOD)), 15)
-        assert shown(fleet, "nodes").count("but most nodes fell silent with it") == 2
+        # Of a node that holds nothing that is no news.
+        assert "but most nodes fell silent with it" in shown(fleet, "nodes")
     finally:
         for node in (BAD, GOOD):
             fleet.demo.thaw(node)
