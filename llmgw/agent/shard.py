@@ -403,8 +403,7 @@ class Shard:
         await end_processes(self._find, grace_s=0.0, on_slow=self._say_stuck)
         held = await self._wait_for_memory(failure.reason)
         slow.cancel()
-        tail = await asyncio.to_thread(self._tail, failure)
-        await self._finish("failed", failure.reason, held, exit_code=failure.exit_code, output_tail=tail)
+        await self._finish("failed", failure.reason, held, exit_code=failure.exit_code)
 
     async def _end_stopped(self) -> None:
         spec, reason = self.record.spec, self.record.reason
@@ -428,6 +427,8 @@ class Shard:
     async def _finish(self, phase: ShardPhase, reason: str | None, held: dict[str, str], **changes: Any) -> None:
         for child in self._children.values():
             await asyncio.to_thread(child.reap)
+        # Also of one that was told to stop: in a gang, the rank that hangs is seldom the one that fails.
+        tail = await asyncio.to_thread(self._tail, reason or "")
         await asyncio.to_thread(shrink_all, self.folder)
         if held:
             left = "its processes have ended and memory is still in use: " + "; ".join(held.values())
@@ -440,6 +441,7 @@ class Shard:
             failure=None,
             ended_at_s=time.time(),
             unreleased=list(held),
+            output_tail=tail,
             **changes,
         )
 
@@ -453,11 +455,11 @@ class Shard:
             scopes=self._host.scopes,
         )
 
-    def _tail(self, failure: Failure) -> list[str]:
+    def _tail(self, reason: str) -> list[str]:
         read = partial(read_tail, self.folder, secret=self.record.api_key)
         tail = read("engine", self._host.log_lines)
         for path in sorted(self.folder.glob("*.log")):
-            if path.stem != "engine" and failure.reason.startswith(path.stem + " "):
+            if path.stem != "engine" and reason.startswith(path.stem + " "):
                 tail += [f"{path.stem}: {line}" for line in read(path.stem, 50)]
         return tail[-self._host.log_lines :]
 

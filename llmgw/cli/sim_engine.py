@@ -56,6 +56,9 @@ def engine(
     fail_load: Annotated[
         bool, typer.Option("--fail-load", rich_help_panel=_FAULTS, help="Run out of memory after --load-s.")
     ] = False,
+    never_join: Annotated[
+        bool, typer.Option("--never-join", rich_help_panel=_FAULTS, help="A worker that never meets its leader.")
+    ] = False,
     crash_after: Annotated[
         int | None, typer.Option(min=0, rich_help_panel=_FAULTS, help="Die when this many requests are answered.")
     ] = None,
@@ -121,6 +124,7 @@ def engine(
         load_s=load_s,
         nccl_log=cast("NcclLog", nccl_log),
         fail_load=fail_load,
+        never_join=never_join,
         answer_tokens=answer_tokens,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,

@@ -92,6 +92,9 @@ class Liveness(Model):
     """How often an idle replica is asked for one token."""
     probe_timeout: Duration = Field(5.0, gt=0)
     """How long a one-token probe of a silent node's shard may take."""
+    suspect_window: Duration = Field(600.0, gt=0)
+    """A node on which three profiles failed within this long, while they run elsewhere, is placed on last, until
+    nothing has failed there for as long."""
 
 
 class RouterSettings(Model):

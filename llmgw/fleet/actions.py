@@ -58,6 +58,7 @@ class TrustNode:
     """Nothing has failed there for a while."""
 
     node_id: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,9 +89,9 @@ def carry_out(
         case SuspectNode(node_id, reason):
             fleet.nodes[node_id].suspect = reason
             effects.events.append(node_event(node_id, "suspect", reason))
-        case TrustNode(node_id):
+        case TrustNode(node_id, reason):
             fleet.nodes[node_id].suspect = None
-            effects.events.append(node_event(node_id, "trusted again", "nothing failed there for ten minutes"))
+            effects.events.append(node_event(node_id, "trusted again", reason))
         case StopRollout(model, profile, bad_form, _, reason):
             fleet.stopped_rollouts[model, profile] = bad_form
             effects.rollbacks.append(action)

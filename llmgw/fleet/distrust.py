@@ -6,28 +6,30 @@ profile whose replicas fail and fail while the old form serves is not rolled out
 
 from __future__ import annotations
 
+from llmgw.config.base import format_duration
 from llmgw.config.catalog import Catalog
 from llmgw.fleet.actions import Action, StopRollout, SuspectNode, TrustNode
 from llmgw.fleet.model import Fleet, ReplicaState
 from llmgw.fleet.sets import Sets
+from llmgw.fleet.settings import FleetSettings
 
-SUSPECT_WINDOW_S = 600.0
 SUSPECT_PROFILES = 3
 
 
-def judge_trust(sets: Sets, now: float) -> list[Action]:
+def judge_trust(sets: Sets, now: float, settings: FleetSettings) -> list[Action]:
     """Nodes that become suspect or are trusted again."""
     actions: list[Action] = []
+    within = format_duration(settings.suspect_window_s)
     for node in sets.fleet.nodes.values():
         if not node.failures and node.suspect is None:
             continue
-        failed = {key for at, key in node.failures if now - at < SUSPECT_WINDOW_S}
+        failed = {key for at, key in node.failures if now - at < settings.suspect_window_s}
         elsewhere = sorted(key for key in failed if _runs_elsewhere(sets, key, node.node_id))
         if node.suspect is None and len(elsewhere) >= SUSPECT_PROFILES:
             names = ", ".join("/".join(key) for key in elsewhere)
-            actions.append(SuspectNode(node.node_id, f"{names} failed here within ten minutes and run elsewhere"))
+            actions.append(SuspectNode(node.node_id, f"{names} failed here within {within} and run elsewhere"))
         elif node.suspect is not None and not failed:
-            actions.append(TrustNode(node.node_id))
+            actions.append(TrustNode(node.node_id, f"nothing failed there for {within}"))
     return actions
 
 

@@ -51,7 +51,7 @@ def reconcile(fleet: Fleet, catalog: Catalog, now: float, settings: FleetSetting
         or _adoptions(sets)
         or _failures(sets, now, settings)
         or judge_replicas(fleet, catalog, now, settings)
-        or judge_trust(sets, now)
+        or judge_trust(sets, now, settings)
         or judge_rollouts(sets)
         or _progress(sets)
         or _endings(sets, now, settings)

@@ -28,3 +28,5 @@ class FleetSettings:
     backoff_max_s: float = 300.0
     backoff_reset_s: float = 300.0
     """A replica that was ready for this long has cleared its profile's failures."""
+    suspect_window_s: float = 600.0
+    """Failures on a node within this long count together; it is suspect for as long after the last of them."""

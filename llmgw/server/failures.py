@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from llmgw.fleet.model import Fleet
+from llmgw.fleet.model import LOST, Fleet
 from llmgw.messages.agent import HeldShard
 
 FAILURES_KEPT = 200
@@ -52,7 +52,7 @@ class Failures:
         failure = self._kept.get(replica_id) or Failure(replica_id, replica.model, replica.profile, at, reason)
         failure.reason = reason
         for rank, shard in replica.shards.items():
-            if rank not in failure.shards and (shard.output_tail or shard.reason):
+            if rank not in failure.shards and (shard.over or shard.phase == LOST):
                 failure.shards[rank] = FailedShard(
                     rank, shard.node_id, shard.reason or shard.phase, shard.exit_code, shard.output_tail
                 )
@@ -61,12 +61,20 @@ class Failures:
             self._kept.popitem(last=False)
 
     def remember(self, fleet: Fleet, held: list[HeldShard]) -> None:
-        """Agents say how other ranks ended: a rank's first failure is the one worth keeping."""
+        """Agents say how other ranks ended: a rank's first end is the one worth keeping, and its last output.
+
+        Also of ranks that were stopped for it: the one that hangs writes why, and another fails of it.
+        """
         for item in held:
-            failure = self._kept.get(item.spec.replica_id)
-            if item.phase == "failed" and failure is not None and item.spec.rank not in failure.shards:
+            failure, rank = self._kept.get(item.spec.replica_id), item.spec.rank
+            if failure is None or item.phase not in ("failed", "stopped"):
+                continue
+            known = failure.shards.get(rank)
+            if known is None:
                 found = fleet.shard(item.spec.shard_id)
                 node_id = found[1].node_id if found is not None else "?"
-                failure.shards[item.spec.rank] = FailedShard(
-                    item.spec.rank, node_id, item.reason or "failed", item.exit_code, item.output_tail
+                failure.shards[rank] = FailedShard(
+                    rank, node_id, item.reason or item.phase, item.exit_code, item.output_tail
                 )
+            elif not known.output_tail:
+                known.output_tail = item.output_tail

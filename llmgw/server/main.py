@@ -296,6 +296,7 @@ def _settings(config: ServerConfig) -> FleetSettings:
         stall_after_s=config.liveness.stall_after,
         stalled_limit_s=config.liveness.stalled_limit,
         probe_interval_s=config.liveness.probe_interval,
+        suspect_window_s=config.liveness.suspect_window,
     )
 
 

@@ -92,6 +92,9 @@ class _Process:
         """A worker: join, load, hold the connection. Ends by EngineError only."""
         options = self._options
         host, port = _rendezvous(options)
+        if options.never_join:
+            say(f"rank {options.rank} joins nobody, as the simulated engine was told")
+            await asyncio.get_running_loop().create_future()
         worker = await Worker.join(
             host,
             port,

@@ -26,6 +26,8 @@ class Options:
     rendezvous_timeout_s: float = 120.0
     load_s: float = 0.0
     fail_load: bool = False
+    never_join: bool = False
+    """A worker dials nobody and stays; the leader takes no notice of it."""
     nccl_log: NcclLog = "ib"
     """What a rank of several says of its network, and whether its adapters carry anything."""
     answer_tokens: int = 64

@@ -21,6 +21,7 @@ from llmgw.agent.processes import uncovered
 from llmgw.messages.agent import (
     Command,
     Commands,
+    Inventory,
     Poll,
     Refusal,
     Register,
@@ -32,6 +33,7 @@ from llmgw.messages.agent import (
     StartShard,
     StopShard,
 )
+from llmgw.messages.findings import Finding
 from tests.agent.fakes import PROGRAM, make_spec
 from tests.agent.test_supervisor import PORTS, alive
 from tests.agent.waiting import until
@@ -165,6 +167,10 @@ class Site:
             os.kill(info.pid, signal.SIGKILL)
 
 
+def warnings(inventory: Inventory) -> list[Finding]:
+    return [finding for finding in inventory.findings if finding.check == "profile-warning"]
+
+
 def end(agent: subprocess.Popen[bytes], number: signal.Signals) -> int:
     agent.send_signal(number)
     code = agent.wait(10)
@@ -186,7 +192,7 @@ def test_an_engine_is_started_survives_two_agents_and_is_stopped_by_the_third(tm
             [offer] = site.registers[0].inventory.engines
             assert (offer.name, offer.problem) == ("llamacpp", None)
             assert site.registers[0].held == []
-            spec = make_spec("r1-0", engine="llamacpp", source=str(model))
+            spec = make_spec("r1-0", engine="llamacpp", source=str(model), env={"MY_TOKEN": "s3cret"})
             site.commands.append(StartShard(seq=1, spec=spec))
             await until(lambda: site.phase("r1-0") in ("ready", "failed"), "the engine is ready", 20)
             last = [each for report in site.reports for each in report.shards][-1]
@@ -203,6 +209,10 @@ def test_an_engine_is_started_survives_two_agents_and_is_stopped_by_the_third(tm
                 await until(lambda before=before: len(site.registers) > before, "the next agent registers", 20)
                 [held] = site.registers[-1].held
                 assert (held.phase, held.engine_pid, held.spec) == ("ready", pid, spec)
+                # What is odd about its profile is told for as long as it runs, by whichever agent.
+                [warning] = warnings(site.registers[-1].inventory)
+                assert (warning.where, "env sets MY_TOKEN" in warning.what) == ("node01 m/p", True)
+                assert "s3cret" not in repr(warning)
 
             first, last_life = site.registers[0], site.registers[-1]
             assert first.boot_id == last_life.boot_id
@@ -218,6 +228,9 @@ def test_an_engine_is_started_survives_two_agents_and_is_stopped_by_the_third(tm
             site.commands.append(StopShard(seq=1, shard_id="r1-0", reason="end of test"))
             await until(lambda: site.phase("r1-0") == "stopped", "the engine is stopped", 20)
             assert not alive(pid)
+            told = len(site.reports)
+            await until(lambda: any(report.inventory for report in site.reports[told:]), "a heartbeat", 20)
+            assert [warnings(report.inventory) for report in site.reports[told:] if report.inventory][-1] == []
             await asyncio.to_thread(end, agent, signal.SIGTERM)
 
     try:
@@ -258,6 +271,27 @@ def test_a_certificate_that_ends_soon_and_is_not_renewed_is_reported_as_a_findin
                 assert finding.where == f"node01 {site.client['cert']}"
                 assert "in 20 days" in finding.what
                 assert "ctl cert renew node01" in finding.remedy
+            finally:
+                await asyncio.to_thread(end, agent, signal.SIGTERM)
+
+    asyncio.run(test())
+
+
+def test_an_agent_whose_engine_user_is_not_there_offers_its_engines_with_that_problem(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+
+    async def test() -> None:
+        async with site.serving() as port:
+            config = site.write_config(port)
+            content = yaml.safe_load(config.read_text())
+            content["supervisor"]["engine_user"] = "nobody-of-this-name"
+            config.write_text(yaml.safe_dump(content))
+            agent = site.start_agent(config)
+            try:
+                await until(lambda: site.registers, "the agent registers")
+                [offer] = site.registers[0].inventory.engines
+                assert offer.problem is not None
+                assert "engine_user names nobody-of-this-name, and this node has no such user" in offer.problem
             finally:
                 await asyncio.to_thread(end, agent, signal.SIGTERM)
 

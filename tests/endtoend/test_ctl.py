@@ -78,7 +78,14 @@ def test_a_drained_node_is_emptied_and_takes_nothing_until_undrained(fleet: Runn
         40,
         fleet.story,
     )
-    assert next(n for n in fleet.ctl_json("nodes") if n["node_id"] == node)["draining"]
+    # The server's next life knows the flag, before and after it has heard the node.
+    fleet.demo.kill_server()
+    fleet.demo.start_server()
+    fleet.run(fleet.demo.wait_for_admin())
+    until(lambda: not fleet.get("server")["settling"], 20)
+    fleet.wait_ready(big=1)
+    view = next(n for n in fleet.ctl_json("nodes") if n["node_id"] == node)
+    assert (view["state"], view["draining"], view["replicas"]) == ("ready", True, [])
     fleet.ctl("undrain", node)
     fleet.ctl("scale", "demo/big", "2")
     fleet.wait_ready()

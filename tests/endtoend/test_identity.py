@@ -332,3 +332,19 @@ def test_what_an_agent_says_without_end_is_cut_where_it_enters(fleet: RunningFle
     reported = machine.say("report", {"session": registered.json()["session"], "inventory": inventory})
     assert reported.status_code == 200, reported.text
     assert told() == 2000
+
+
+def test_a_server_that_is_killed_knows_the_last_life_of_each_node_afterwards(fleet: RunningFleet) -> None:
+    earlier = {"instance": "earlier", "instance_started_at": 40.0, "counter": 9}
+    last = {"instance": "last", "instance_started_at": 50.0}
+    assert Machine(fleet, "node04").register(counter=5, **last).status_code == 200
+    until(lambda: fleet.node("node04")["state"] == "ready")
+    fleet.demo.kill_server()
+    fleet.demo.start_server()
+    fleet.run(fleet.demo.wait_for_admin())
+    machine = Machine(fleet, "node04")
+    late = machine.register(**earlier)
+    assert (late.status_code, "this one is superseded" in late.json()["message"]) == (409, True)
+    again = machine.register(counter=5, **last)
+    assert (again.status_code, "already taken" in again.json()["message"]) == (409, True)
+    assert machine.register(counter=6, **last).status_code == 200

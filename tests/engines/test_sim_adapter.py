@@ -108,6 +108,8 @@ def test_the_key_is_in_the_environment_and_in_the_checks() -> None:
     assert plan.engine.env["LLMGW_SIM_API_KEY"] == "s3cr3t"
     assert plan.load is not None
     assert plan.load.headers == {"authorization": "Bearer s3cr3t"}
+    assert plan.readiness is not None
+    assert plan.readiness.headers["authorization"] == "Bearer s3cr3t"
 
 
 def test_it_is_off_unless_it_is_asked_for() -> None:

@@ -58,6 +58,16 @@ def test_a_rendezvous_that_does_not_complete_says_how_many_joined(stack: ExitSta
     assert "gave up: only 1 of 3 workers joined before the deadline" in worker.errors
 
 
+def test_a_worker_that_is_told_to_join_nobody_stays_and_its_leader_gives_up(stack: ExitStack, port: int) -> None:
+    leader = shard(stack, port, 0, 2, "--never-join", "--rendezvous-timeout-s", "1")
+    worker = shard(stack, port, 1, 2, "--never-join")
+    worker.wait_for("rank 1 joins nobody")
+    assert leader.wait_exit() == 1
+    assert leader.errors == "only 0 of 1 workers joined before the deadline\n"
+    worker.terminate()
+    assert worker.wait_exit() == 0
+
+
 def test_a_worker_without_a_leader_gives_up_at_its_deadline(stack: ExitStack, port: int) -> None:
     worker = shard(stack, port, 1, 2, "--rendezvous-timeout-s", "0.5")
     assert worker.wait_exit() == 1

@@ -125,3 +125,25 @@ def test_a_replica_that_fails_on_a_node_is_tried_on_another() -> None:
     world.run(120)
     (serving,) = world.serving("m")
     assert world.fleet.replicas[serving].seats[0].node_id == "node02"
+
+
+class Deaf(World):
+    """A world in which one agent speaks, and does nothing that it is told."""
+
+    def _start(self, machine, spec):  # type: ignore[no-untyped-def]
+        if machine.node_id != "node01":
+            super()._start(machine, spec)
+
+
+def test_a_start_that_its_agent_does_not_report_is_given_up_and_placed_elsewhere() -> None:
+    small = Catalog(
+        models=[CatalogModel(name="m", profiles=[Profile(engine="sim", gpus_per_node=1, replicas=1)])]
+    )
+    world = Deaf(small, [Machine("node01", []), Machine("node02", [])])
+    world.run(world.settings.commanded_timeout_s)
+    assert world.replicas("m", ReplicaState.STARTING) == ["m-1"]
+    world.run(10)
+    (failed,) = [event for event in world.events if event.event == "failed"]
+    assert failed.reason == "rank 0 on node01: its agent did not report it within 60 s"
+    (serving,) = world.serving("m")
+    assert world.fleet.replicas[serving].seats[0].node_id == "node02"

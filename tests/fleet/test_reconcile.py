@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from llmgw.config.catalog import Catalog, CatalogModel, Profile
-from llmgw.fleet.model import NodeState, ReplicaState
+from llmgw.fleet.model import Backoff, NodeState, ReplicaState
 from llmgw.fleet.placement import Room, Wanted, place
 from tests.fleet.world import Machine, World
 
@@ -218,6 +218,19 @@ def test_a_server_restart_adopts_everything_and_starts_nothing(world: World) -> 
     assert sorted(world.serving("small")) == sorted(serving[1])
 
 
+def test_settling_is_over_as_soon_as_every_known_node_has_registered(world: World) -> None:
+    world.settings = type(world.settings)(settle_s=45.0)
+    world.machines["node04"].connected = False
+    world.start_server()
+    world.run(20)
+    assert world.fleet.settling, "one is still not heard"
+    world.machines["node04"].connected = True
+    world.run(2)
+    assert not world.fleet.settling
+    (event,) = [event for event in world.events[-20:] if event.subject == "settling"]
+    assert event.reason == "every known node has registered"
+
+
 def test_half_a_gang_waits_for_settling_and_is_then_stopped(world: World) -> None:
     world.machines["node04"].alive = False
     world.settings = type(world.settings)(settle_s=10.0)
@@ -335,6 +348,34 @@ def test_a_crash_loop_backs_off_and_a_first_crash_does_not(world: World) -> None
     assert len(world.serving("small")) == 1
     world.run(10)
     assert len(world.serving("small")) == 2
+
+
+def test_a_replica_that_served_for_long_owes_nothing_to_the_failures_before_it(world: World) -> None:
+    def crash() -> None:
+        replica_id = world.serving("small")[0]
+        machine = world.machines[world.fleet.replicas[replica_id].node_ids[0]]
+        world.crash_engine(machine, f"{replica_id}.0")
+
+    for _ in range(3):
+        crash()
+        world.run(60)
+    assert world.fleet.backoff["small", "default"].failures == 3
+    world.run(world.settings.backoff_reset_s)
+    crash()
+    world.run(4)
+    assert len(world.serving("small")) == 2, "tried again at once"
+    assert world.fleet.backoff["small", "default"].failures == 1
+
+
+def test_the_failures_of_one_form_are_not_counted_against_another(world: World) -> None:
+    # As when one of the old form fails while the new one rolls.
+    world.fleet.backoff["small", "default"] = Backoff(5, world.now + 300, "it broke", "small-0", "an older form")
+    replica_id = world.serving("small")[0]
+    machine = world.machines[world.fleet.replicas[replica_id].node_ids[0]]
+    world.crash_engine(machine, f"{replica_id}.0")
+    world.run(4)
+    assert len(world.serving("small")) == 2, "tried again at once"
+    assert world.fleet.backoff["small", "default"].failures == 1
 
 
 def test_a_restart_that_was_asked_for_replaces_the_replica(world: World) -> None:

@@ -99,3 +99,30 @@ def test_probes_and_counters_carry_the_key_of_the_engine_they_ask() -> None:
     asyncio.run(look())
     assert asked == dict.fromkeys(["/v1/chat/completions", "/metrics"], "Bearer a-key-of-some-length")
     assert "a-key-of-some-length" not in repr(world.fleet)
+
+
+def test_an_engine_whose_own_counters_move_works_though_nobody_gets_an_answer() -> None:
+    world = world_of(1)
+    (replica,) = world.fleet.replicas.values()
+    silent_since = world.now - 100
+    replica.witnessed_at, replica.busy_since = silent_since, world.now - 50
+    hub = hub_of(world)
+    generated = 5
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/metrics":
+            return httpx.Response(200, text=f'vllm:generation_tokens_total{{model="m"}} {generated}\n')
+        return httpx.Response(503)
+
+    async def look() -> None:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+            looking = prober.Prober(hub)
+            looking._look(client)
+            await asyncio.gather(*looking._running.values())
+
+    for _ in range(2):
+        asyncio.run(look())
+        assert replica.witnessed_at == silent_since, "they stand still"
+    generated = 6
+    asyncio.run(look())
+    assert replica.witnessed_at == world.now

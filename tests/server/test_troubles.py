@@ -76,6 +76,49 @@ def test_nodes_that_are_away_and_replicas_out_of_the_rotation_are_problems(with_
     with_plane(body)
 
 
+def test_nodes_that_fall_silent_together_are_an_error_of_the_server_s_own_until_they_are_back(
+    with_plane: WithPlane,
+) -> None:
+    async def body(plane: Plane) -> None:
+        nodes = plane.hub.fleet.nodes.values()
+        for node in nodes:
+            node.last_heard -= 0.7 * plane.hub.settings.lost_after_s
+        plane.hub.turn()
+        finding = (await problems(plane))["mass-silence"]
+        assert (finding["severity"], finding["where"]) == ("error", "server")
+        assert finding["what"].startswith("n1, n2 fell silent together")
+        assert "llmgw ctl node remove" in finding["remedy"]
+        for node in nodes:
+            node.last_heard = plane.hub.clock.monotonic() + 1
+        plane.hub.turn()
+        assert "mass-silence" not in await problems(plane)
+
+    with_plane(body)
+
+
+def test_a_suspect_node_is_a_warning_on_that_node_until_it_is_trusted_again(with_plane: WithPlane) -> None:
+    async def body(plane: Plane) -> None:
+        node = plane.hub.fleet.nodes["n1"]
+        now, window_s = plane.hub.clock.monotonic(), plane.hub.settings.suspect_window_s
+        node.suspect = "x/default, y/default, z/default failed here within 10m and run elsewhere"
+        node.failures = [(now - window_s / 2, (model, "default")) for model in "xyz"]
+        plane.hub.turn()
+        finding = (await problems(plane))["suspect-node"]
+        assert (finding["severity"], finding["where"]) == ("warning", "n1")
+        assert "n1 is placed on last: x/default, y/default, z/default failed here" in finding["what"]
+        assert "llmgw doctor" in finding["remedy"]
+        assert "llmgw ctl cordon n1" in finding["remedy"]
+        views = {view["node_id"]: view["findings"] for view in await plane.get("nodes")}
+        assert views == {"n1": [finding], "n2": []}
+        node.failures = [(at - window_s, key) for at, key in node.failures]
+        plane.hub.turn()
+        assert "suspect-node" not in await problems(plane)
+        (event,) = [item for item in await plane.get("history?subject=n1") if item["event"] == "trusted again"]
+        assert event["reason"] == "nothing failed there for 10m"
+
+    with_plane(body)
+
+
 def test_a_profile_without_a_place_and_one_whose_starts_fail_are_problems(with_plane: WithPlane) -> None:
     async def body(plane: Plane) -> None:
         await plane.apply(model(replicas=100))
