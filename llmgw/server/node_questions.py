@@ -1,6 +1,8 @@
-"""What the server asks of nodes beside their shards: output, the help of engines, what lies on their disks."""
+"""What the server asks of nodes beside their shards: output, engines' help, what lies on disks, their fabrics."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from llmgw.fleet.model import Fleet
 from llmgw.messages.agent import (
@@ -14,6 +16,8 @@ from llmgw.messages.agent import (
     Report,
     WeightsAnswer,
 )
+from llmgw.messages.fabric import AskFabric, FabricText
+from llmgw.server.fabrics.usable_ports import FEATURE as FABRIC_TOOLS
 from llmgw.server.hub_error import HubError
 from llmgw.server.questions import Questions
 from llmgw.server.seams import Ids
@@ -22,6 +26,7 @@ from llmgw.server.sessions import Sessions
 LOG_REQUESTS_MAX = 256
 HELP_REQUESTS_MAX = 16
 WEIGHTS_REQUESTS_MAX = 256
+FABRIC_REQUESTS_MAX = 64
 
 
 class NodeQuestions:
@@ -36,12 +41,14 @@ class NodeQuestions:
         self._logs: Questions[LogChunk] = Questions(LOG_REQUESTS_MAX)
         self._helps: Questions[EngineHelp] = Questions(HELP_REQUESTS_MAX)
         self._weights: Questions[WeightsAnswer] = Questions(WEIGHTS_REQUESTS_MAX)
+        self._fabrics: Questions[FabricText] = Questions(FABRIC_REQUESTS_MAX)
 
     def answered(self, node_id: str, message: Report) -> None:
         """A node's report: it may bring answers."""
         self._logs.answered(node_id, message.logs)
         self._helps.answered(node_id, message.helps)
         self._weights.answered(node_id, message.weights)
+        self._fabrics.answered(node_id, message.fabrics)
 
     async def read_log(
         self, node_id: str, shard_id: str, stream: str, offset: int | None, lines: int, timeout_s: float
@@ -87,6 +94,20 @@ class NodeQuestions:
         mailbox = self._sessions.mailbox(node_id)
         lost = "its weights cannot be looked at"
         return await self._weights.ask(node_id, mailbox, request_id, command, timeout_s, lost)
+
+    async def ask_fabric(
+        self, node_id: str, what: Literal["managers", "map"], adapter: str, port: int, timeout_s: float
+    ) -> FabricText:
+        """What the fabric's own tools say of the fabric behind a port. Up to 64 MiB when unpacked."""
+        self._must_offer(node_id, FABRIC_TOOLS, "cannot run the tools of a fabric")
+        request_id = self._ids.request()
+
+        def command(seq: int) -> Command:
+            return AskFabric(seq=seq, request_id=request_id, what=what, adapter=adapter, port=port)
+
+        mailbox = self._sessions.mailbox(node_id)
+        lost = "its fabrics cannot be asked"
+        return await self._fabrics.ask(node_id, mailbox, request_id, command, timeout_s, lost)
 
     def _must_offer(self, node_id: str, feature: str, cannot: str) -> None:
         """Raises HubError 501 for an agent that would pass the command over."""

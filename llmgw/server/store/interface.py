@@ -27,6 +27,7 @@ from llmgw.messages.agent import FabricOffer
 from llmgw.messages.findings import Finding
 from llmgw.server.store import reads, writes
 from llmgw.server.store.errors import StoreError
+from llmgw.server.store.fabrics import FabricStore
 from llmgw.server.store.queue import Write
 from llmgw.server.store.records import (
     CatalogRevision,
@@ -56,6 +57,8 @@ class StoreInterface(ABC):
         self._kept = kept
         self._history_rows_kept = history_rows_kept
         self._recorded = 0
+        self.fabric_watch = FabricStore(kept.physical_fabrics, self._enqueue, self._read)
+        """What is known of physical fabrics, and what changed on them."""
 
     @property
     def epoch(self) -> str:

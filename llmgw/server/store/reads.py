@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, select
 
 from llmgw.fleet.lives import Life
 from llmgw.messages.admin import HistoryEntry
-from llmgw.server.store import schema, writes
+from llmgw.server.store import fabric_rows, schema, writes
 from llmgw.server.store.records import (
     CatalogRevision,
     FabricRecord,
@@ -38,6 +38,7 @@ def begin_epoch(connection: Connection, now: float, version: str) -> Kept:
             row.serial: Revocation(serial=row.serial, revoked_at=row.revoked_at)
             for row in connection.execute(select(schema.revocations))
         },
+        physical_fabrics=fabric_rows.known_fabrics(connection),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from llmgw.fleet.lives import Life
+from llmgw.server.store.fabric_records import PhysicalFabricRecord
 
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,3 +79,5 @@ class Kept(msgspec.Struct, kw_only=True):
     """Revoked ones are not in it."""
     revocations: dict[str, Revocation]
     """Serial → record."""
+    physical_fabrics: dict[str, PhysicalFabricRecord] = {}
+    """Id → record."""
