@@ -271,16 +271,16 @@ class FabricBook:
         self.version += 1
 
     def _index_maps(self) -> None:
-        """GUID → the fabric on whose newest map the adapter is."""
-        self._on_map = {}
-        made = [
-            (fabric.map.at, fabric.id, fabric.map) for fabric in self.known.values() if fabric.map is not None
-        ]
-        for _, fabric_id, newest in sorted(made, key=lambda one: one[:2]):
-            for node in newest.analysis.topology.of_kind("adapter"):
+        """GUID → the fabric on whose newest map the adapter is. One that is on two (an adapter that was just cabled
+        to another, or one GUID twice) is on none: its port is asked.
+        """
+        found: dict[int, set[str]] = defaultdict(set)
+        for fabric in self.known.values():
+            for node in fabric.map.analysis.topology.of_kind("adapter") if fabric.map is not None else ():
                 for guid in (node.guid, *node.port_guids.values()):
                     if guid is not None:
-                        self._on_map[guid] = fabric_id
+                        found[guid].add(fabric.id)
+        self._on_map = {guid: next(iter(ids)) for guid, ids in found.items() if len(ids) == 1}
 
     def _silent(self, fabric: KnownFabric, master: Master, said: Managers, now: float) -> list[FabricChange]:
         """Nobody answered these ports. What was known stays."""

@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from llmgw.fabric.identity import Observation, PhysicalFabric, settle_identities
+from llmgw.fabric.identity import Observation, PhysicalFabric, settle_identities, shares_switches
 
 FAILOVER_S = 90.0
 """A failover takes most of a minute: for so long nothing that is said of managers is held against a fabric."""
+_NEW = "new"
+"""In place of an id: the map that was just taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +95,16 @@ class Recognition:
 
         Returns each name's fabrics; names that nothing was said of are not in it.
         """
-        seen = [Observation(master.name, said.guids) for master, said in self._said.items() if said.guids]
+        seen = []
+        for master, said in self._said.items():
+            if said.guids:
+                # What a port on a map is told is of the managers of that map's fabric.
+                on_map = self.identity(master.physical).switches if master.physical else frozenset[int]()
+                seen.append(Observation(master.name, said.guids, on_map))
         for fabric_id, mapped in self._mapped.items():
             names = sorted(names_on.get(fabric_id, ())) or [mapped.name]
-            seen += [Observation(name, mapped.managers, mapped.switches) for name in names]
+            managers = mapped.managers if fabric_id == _NEW else self._managers_of(fabric_id)
+            seen += [Observation(name, managers, mapped.switches) for name in names]
         settled = settle_identities(self._identities, seen)
         self._identities, self.problems = settled.known, settled.problems
         owner = {guid: one.id for one in settled.known for guid in one.managers}
@@ -108,23 +116,24 @@ class Recognition:
     def mapped(self, target: MapTarget, name: str, switches: frozenset[int], on_map: Collection[int]) -> None:
         """A map of a target: its switches, and all GUIDs that are on it.
 
-        A manager ties it to what is known only if it is on the map itself: the port that was asked may just have
-        been cabled to another fabric. While a fabric has no switches, the port's word is all there is.
+        The target's managers are tied to it, and so to the identity, when its switches are the target's, or are
+        the first that are seen of it. Else only managers that are on the map themselves: the port that was asked
+        may just have been cabled to another fabric.
         """
         self._mapped.pop(target.physical or "", None)
         if target.physical is not None:
             known = self.identity(target.physical)
-            told, new = known.managers, not known.switches
+            told = known.managers
+            ours = not known.switches or (bool(switches) and shares_switches(known.switches, switches))
         else:
-            told, new = (self.said(target.master).guids if target.master else frozenset()), True
-        here = told & frozenset(on_map)
-        managers = here or (told if new else frozenset())
+            told, ours = (self.said(target.master).guids if target.master else frozenset()), True
+        managers = told if ours else told & frozenset(on_map)
         if managers or switches:
-            self._mapped["new"] = Observation(name, managers, switches)
+            self._mapped[_NEW] = Observation(name, managers, switches)
 
     def place_map(self, target: MapTarget) -> str | None:
         """After settling: whose the map just taken is. None: nothing tells."""
-        seen = self._mapped.pop("new", None)
+        seen = self._mapped.pop(_NEW, None)
         if seen is None:
             return target.physical
         by_switches = (one.id for one in self._identities if seen.switches and one.switches >= seen.switches)
@@ -133,6 +142,15 @@ class Recognition:
         if found is not None:
             self._mapped[found] = seen
         return found
+
+    def _managers_of(self, fabric_id: str) -> frozenset[int]:
+        """All that are remembered of a fabric, but those that ports of another are told of now."""
+        others = (
+            said.guids
+            for master, said in self._said.items()
+            if (master.physical or said.fabric or fabric_id) != fabric_id
+        )
+        return self.identity(fabric_id).managers.difference(*others)
 
     def outvoted(self, master: Master, ports: Mapping[Master, int], now: float) -> bool:
         """Whether more ports of a fabric name, as freshly, another master.
