@@ -173,6 +173,6 @@ def _print_changes(found: FabricChanges) -> None:
     )
     if found.accepted_at is not None:
         when = f"{cells.local_time(found.accepted_at)} by {cells.text(found.accepted_by)}"
-        print(f"\nthe cabling was accepted {when}; it differs now in {len(found.differences)} places")
+        print(f"\nthe cabling was accepted {when}; differences now: {len(found.differences)}")
         for difference in found.differences:
             print(f"DIFFERENCE: {plain(difference.what)}")

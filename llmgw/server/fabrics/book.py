@@ -271,8 +271,9 @@ class FabricBook:
         self.version += 1
 
     def _index_maps(self) -> None:
-        """GUID → the fabric on whose newest map the adapter is. One that is on two (an adapter that was just cabled
-        to another, or one GUID twice) is on none: its port is asked.
+        """GUID → the fabric on whose newest map the adapter is.
+
+        One that is on two (it was just cabled to another, or two have one GUID) is on none: its port is asked.
         """
         found: dict[int, set[str]] = defaultdict(set)
         for fabric in self.known.values():
