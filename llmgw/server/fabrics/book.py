@@ -66,6 +66,10 @@ class FabricBook:
         found = [fabric for fabric in self.known.values() if name in fabric.names]
         return sorted(found, key=lambda fabric: (-len(fabric.nodes), fabric.id))
 
+    def name_problems(self) -> list[str]:
+        """What is wrong with names, in sentences."""
+        return list(self._recognition.problems)
+
     # Whom to ask.
 
     def masters(self) -> dict[Master, list[PortAt]]:
@@ -84,15 +88,6 @@ class FabricBook:
             target = MapTarget(physical) if physical is not None else MapTarget(None, master)
             found.setdefault(target, []).extend(usable.at for usable in ports if usable.askable)
         return found
-
-    def askable(self, fabric_id: str) -> bool:
-        """Whether any agent could be asked about a fabric now."""
-        return any(
-            usable.askable
-            for master, ports in self._ports.items()
-            if self._recognition.fabric_of(master) == fabric_id
-            for usable in ports
-        )
 
     # What follows.
 

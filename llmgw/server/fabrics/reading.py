@@ -17,7 +17,7 @@ from llmgw.messages.agent import Port
 from llmgw.messages.fabric import FABRIC_TEXT_BYTES_MAX, FabricText
 
 _FORBIDDEN = re.compile(r"permission denied|operation not permitted|can't open UMAD|umad_open", re.IGNORECASE)
-_CHARS_SHOWN_MAX = 200
+_CHARS_SHOWN_MAX = 300
 MANAGERS_BYTES_MAX = 1024 * 1024
 """A record of a manager takes 250."""
 
@@ -40,7 +40,7 @@ class MapReading:
 def text_of(answer: FabricText, bytes_max: int = FABRIC_TEXT_BYTES_MAX) -> str:
     """The tool's output. Raises UnreadableError when it could not be run, or said more than is read."""
     if answer.error is not None:
-        raise UnreadableError(answer.error)
+        raise UnreadableError(answer.error[:_CHARS_SHOWN_MAX])
     unpacked = b""
     if answer.output:
         unpacking = zlib.decompressobj()
@@ -66,7 +66,7 @@ def managers_of(answer: FabricText) -> Managers:
     text = f"{text_of(answer, MANAGERS_BYTES_MAX)}\n{answer.complaints}"
     said = read_managers(text)
     if said.form == "nothing" or (said.answer == "unknown" and _is_the_tools_own(text)):
-        raise UnreadableError(_managers_failure(answer, said))
+        raise UnreadableError(said.problems[0] if text.strip() else _nothing_printed("saquery SMIR", answer))
     return said
 
 
@@ -98,22 +98,16 @@ def _is_the_tools_own(text: str) -> bool:
     return _FORBIDDEN.search(text) is not None or "did not run" in read_managers(text).problems[0]
 
 
-def _managers_failure(answer: FabricText, said: Managers) -> str:
-    if not answer.output and not answer.complaints.strip():
-        return f"saquery printed nothing{_exit(answer)}; run saquery SMIR there by hand"
-    return said.problems[0]
-
-
 def _map_failure(answer: FabricText, analysis: Analysis, text: str) -> str:
     complaint = next((line.strip() for line in answer.complaints.splitlines() if line.strip()), "")
     complaint = complaint[:_CHARS_SHOWN_MAX]
     if _FORBIDDEN.search(answer.complaints):
         return f"ibnetdiscover may not use /dev/infiniband/umad*: run the agent there as root ({complaint})"
     if not text.strip():
-        why = f": {complaint}" if complaint else ""
-        return f"ibnetdiscover printed nothing{_exit(answer)}{why}; run it there by hand"
+        return _nothing_printed("ibnetdiscover", answer, f": {complaint}" if complaint else "")
     return report_fabric(analysis).problems[0]
 
 
-def _exit(answer: FabricText) -> str:
-    return f" and ended with {answer.exit_code}" if answer.exit_code else ""
+def _nothing_printed(tool: str, answer: FabricText, why: str = "") -> str:
+    ended = f" and ended with {answer.exit_code}" if answer.exit_code else ""
+    return f"{tool} printed nothing{ended}{why}; run it there by hand"
