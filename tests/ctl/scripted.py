@@ -257,7 +257,7 @@ class ScriptedFabrics:
         self.asked.append(("accept_fabric", name, by))
         return Done(message=f"the cabling of {name} is accepted", warnings=["1 cable runs below its rate"])
 
-    def map(self, name: str) -> FabricReport:
+    async def map(self, name: str) -> FabricReport:
         self._known(name)
         return report_fabric(analyse(self.text))
 

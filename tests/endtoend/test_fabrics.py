@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.endtoend.fabric_nodes import FabricNode, FabricWorld, fabric_world, p
 from tests.fabric.generate import Fabric, fat_tree
 from tests.fabric.smir import MASTER, STANDBY, elsewhere, elsewhere_guid, smir
 
+SAMPLES = Path(os.environ.get("LLMGW_SHARED", Path(__file__).parents[3] / "shared")) / "samples"
 SWITCHES = 4
 A_MASTER, A_STANDBY = 0x0C42A10300009901, 0x0C42A10300009902
 SILENT = {"complaints": "Query SA failed: Connection timed out", "exit_code": 255}
@@ -257,6 +259,8 @@ def test_a_map_cut_in_the_midst_is_shown_and_makes_nothing_gone(
 ) -> None:
     world, made, nodes = shared_world
     text = made.text()
+    say(nodes, "ib-a", map=text)
+    mapped(world)
     cut = text[: text.rindex("Ca\t") + 10]
     say(nodes, "ib-a", map={"output": cut, "complaints": "ibwarn: [7] timed out", "exit_code": 1})
     until(lambda: world.fabric("ib-a")["map"]["whole"] is False)
@@ -264,3 +268,30 @@ def test_a_map_cut_in_the_midst_is_shown_and_makes_nothing_gone(
     say(nodes, "ib-a", map=text)
     until(lambda: world.fabric("ib-a")["map"]["whole"])
     assert changes(world, "ib-a") == []
+
+
+@pytest.mark.skipif(not SAMPLES.exists(), reason="there are no samples here")
+def test_what_real_tools_printed_is_told(shared_world: tuple[FabricWorld, Fabric, list[FabricNode]]) -> None:
+    world, _, _ = shared_world
+    node = world.node("s1", "ib-s", [port("mlx5_0", 0xC1)])
+    node.answers["managers"] = (SAMPLES / "sm" / "smir_two_master_standby.txt").read_text()
+    node.answers["map"] = (SAMPLES / "ibnetdiscover" / "ndr_superpod_sharp_mixed_desc.txt").read_text()
+    node.start()
+    view = mapped(world, "ib-s")
+    assert view["id"] == "0x0c42a10300000401"
+    assert (view["master"]["lid"], view["master"]["priority"]) == (1, 14)
+    assert [(one["lid"], one["priority"]) for one in view["standbys"]] == [(7, 12)]
+    made = view["map"]
+    assert (made["switches"], made["adapters"], made["cables"], made["slow"]) == (40, 542, 1114, [])
+    assert made["tiers"] == {"leaf": 31, "spine": 9, "core": 0}
+    (pair,) = [problem for problem in view["problems"] if "on the other's leaf" in problem]
+    assert "HCA-5 and HCA-6" in pair
+    node.answers["managers"] = {
+        "complaints": (SAMPLES / "sm" / "smir_during_failover_stderr.txt").read_text(),
+        "exit_code": 255,
+    }
+    until(lambda: world.fabric("ib-s")["silent_since"])
+    node.answers["managers"] = (SAMPLES / "sm" / "smir_after_failover_one.txt").read_text()
+    after = until(lambda: (v := world.fabric("ib-s"))["answer"] == "ok" and v)
+    assert after["id"] == view["id"]
+    assert any("no standby" in problem for problem in after["problems"])

@@ -78,7 +78,7 @@ class AdminFabrics(Protocol):
         """Pin the cabling of the newest map."""
         ...
 
-    def map(self, name: str) -> FabricReport:
+    async def map(self, name: str) -> FabricReport:
         """What `inspect fabric` says of the newest map."""
         ...
 

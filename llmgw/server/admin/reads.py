@@ -83,7 +83,7 @@ class Reads:
     async def fabric_map(self, request: Request) -> Response:
         border.only_parameters(request)
         name = border.plain_name(request.path_params["fabric"], "fabric")
-        return answer(self._backend.fabrics.map(name))
+        return answer(await self._backend.fabrics.map(name))
 
     async def models(self, request: Request) -> Response:
         border.only_parameters(request)

@@ -15,7 +15,7 @@ from llmgw.server.fabrics.known import FabricMap, KnownFabric
 from llmgw.server.fabrics.problems import label
 from llmgw.server.fabrics.remembering import cabling_text
 from llmgw.server.fabrics.usable_ports import link_layers, usable_ports
-from llmgw.server.fabrics.views import ETHERNET, fabric_views
+from llmgw.server.fabrics.views import ETHERNET, fabric_views, map_view
 from llmgw.server.hub import Hub
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.interface import StoreInterface
@@ -44,7 +44,11 @@ class FabricsKnown:
         except StoreError as error:
             log.warning("fabrics are told without how much changed", reason=error.what)
             changed = {}
-        return fabric_views(self._hub, changed)
+        now = self._hub.clock.wall()
+        made = {fabric.id: fabric.map for fabric in self.known() if fabric.map is not None}
+        # Counting a large map takes a while.
+        maps = {fabric_id: await asyncio.to_thread(map_view, one, now) for fabric_id, one in made.items()}
+        return fabric_views(self._hub, changed, maps)
 
     async def changes(self, name: str, before: int | None, limit: int) -> FabricChanges:
         """What changed on a fabric, newest first. Raises AdminError 404."""
@@ -99,9 +103,9 @@ class FabricsKnown:
             warnings.append("the map is not whole: what it lacks will be a difference when it is seen again")
         return Done(message=f"the cabling of {label(fabric)} is accepted: {counts}", warnings=warnings)
 
-    def map(self, name: str) -> FabricReport:
+    async def map(self, name: str) -> FabricReport:
         """What `inspect fabric` says of the newest map. Raises AdminError."""
-        return report_fabric(self._mapped(name)[1].analysis)
+        return await asyncio.to_thread(report_fabric, self._mapped(name)[1].analysis)
 
     # Inside.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from llmgw.fabric.managers import Manager
 from llmgw.fabric.rates import format_rate
 from llmgw.fabric.records import parse_guid
@@ -20,8 +22,13 @@ from llmgw.server.hub import Hub
 ETHERNET = "Ethernet"
 
 
-def fabric_views(hub: Hub, changed: Mapping[tuple[str | None, str | None], int]) -> list[FabricView]:
-    """Every fabric that a node declares, by name. `changed`: (id, name) → changes of the last day."""
+def fabric_views(
+    hub: Hub, changed: Mapping[tuple[str | None, str | None], int], maps: Mapping[str, FabricMapView]
+) -> list[FabricView]:
+    """Every fabric that a node declares, by name.
+
+    `changed`: (id, name) → changes of the last day; `maps`: id → the newest map (`map_view`).
+    """
     layers = link_layers(hub.fleet)
     declared: dict[str, list[Node]] = {}
     for node in sorted(hub.fleet.nodes.values(), key=lambda node: node.node_id):
@@ -41,7 +48,12 @@ def fabric_views(hub: Hub, changed: Mapping[tuple[str | None, str | None], int])
                 if (its_id is not None and fabric is not None and its_id == fabric.id)
                 or (its_name == name and (its_id is None or fabric is None))
             )
-            views.append(_told(hub, view, fabric, ids, layers.get(name), changes))
+            facts: dict[str, object] = {"link_layer": layers.get(name), "ids": ids, "changes": changes}
+            if fabric is not None:
+                facts |= {**_of_fabric(hub, fabric), "map": maps.get(fabric.id)}
+            elif name in hub.fabrics.names:
+                facts |= _of_name(hub.fabrics.names[name])
+            views.append(msgspec.structs.replace(view, **facts))
     return views
 
 
@@ -105,20 +117,10 @@ def _view(hub: Hub, name: str, nodes: list[Node]) -> FabricView:
     )
 
 
-def _told(
-    hub: Hub, view: FabricView, fabric: KnownFabric | None, ids: list[str], layer: str | None, changes: int
-) -> FabricView:
-    facts = {name: getattr(view, name) for name in view.__struct_fields__}
-    facts |= {"link_layer": layer, "ids": ids, "changes": changes}
-    if fabric is None:
-        name = hub.fabrics.names.get(view.name)
-        if name is not None:
-            facts |= _of_name(name)
-        return FabricView(**facts)
-    now = hub.clock.wall()
+def _of_fabric(hub: Hub, fabric: KnownFabric) -> dict[str, object]:
     managers = fabric.managers
     master = managers.master if managers is not None else None
-    facts |= {
+    return {
         "id": fabric.id,
         "answer": fabric.answer,
         "answered_at": fabric.managers_at,
@@ -126,14 +128,12 @@ def _told(
         "master": _manager(hub, fabric, master) if master is not None else None,
         "standbys": [_manager(hub, fabric, one) for one in (managers.standbys if managers is not None else ())],
         "master_changed_at": fabric.master_changed_at,
-        "map": map_view(fabric.map, now) if fabric.map is not None else None,
         "map_error": fabric.map_error,
         "accepted_at": fabric.accepted_at,
         "accepted_by": fabric.accepted_by,
         "differences": len(fabric.differences),
-        "problems": [finding.what for finding in hub.fabrics.findings_of(fabric, now)],
+        "problems": [finding.what for finding in hub.fabrics.findings_of(fabric, hub.clock.wall())],
     }
-    return FabricView(**facts)
 
 
 def _of_name(name: KnownName) -> dict[str, object]:

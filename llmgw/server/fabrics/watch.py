@@ -36,6 +36,10 @@ LOOK_S = 1.0
 MANAGERS_WAIT_S = 40.0
 MAP_WAIT_S = 75.0
 """The agent gives the tool 60 s."""
+LOOK_ANEW_S = 5.0
+"""What lasts too long becomes a problem, though no port says anything new."""
+DOUBTS_WAIT_S = 5.0
+"""A port that flaps does not have all of placement's facts made anew every second."""
 REFRESH_S = 60.0
 """Doubts end with time."""
 REJUDGE_S = 10.0
@@ -62,7 +66,10 @@ class FabricWatch:
         self._more_doubts = more_doubts
         self._tasks: set[asyncio.Task[None]] = set()
         self._analysing = asyncio.Lock()
-        self._told: tuple[int, int] | None = None
+        self._seen: object = None
+        self._seen_at = float("-inf")
+        self._told_places: tuple[int, int] | None = None
+        self._told_doubts = -1
         self._told_at = float("-inf")
         self._remembered = -1
         self._judged = -1
@@ -88,11 +95,12 @@ class FabricWatch:
         now, wall = hub.clock.monotonic(), hub.clock.wall()
         hub.ports.keep(hub.fleet.nodes.keys())
         self._store.add_changes([book.port_changed(change, port) for port, change in hub.ports.drain()])
-        in_init = [
-            (at, hub.ports.name_of(at.node, at.adapter, at.port) or (names[0] if len(names) == 1 else None), port)
-            for at, port, names in ports_in_init(hub.fleet)
-        ]
-        book.look(usable_ports(hub.fleet), in_init, wall)
+        nodes = tuple((node.state, node.session) for node in hub.fleet.nodes.values())
+        seen = (hub.ports.version, book.version, nodes)
+        # Some 3,000 ports take tens of milliseconds: not every second for nothing.
+        if seen != self._seen or now - self._seen_at >= LOOK_ANEW_S:
+            self._look_at_ports(wall)
+            self._seen, self._seen_at = seen, now
         for master, port in self._managers.due(now, book.masters()):
             self._begin(self._ask_managers(master, port))
         for target, port in self._maps.due(now, book.map_targets()):
@@ -100,13 +108,22 @@ class FabricWatch:
         if hub.ports.fleet_version != self._judged and now - self._judged_at >= REJUDGE_S:
             self._judged, self._judged_at = hub.ports.fleet_version, now
             self._begin(self._judge_again())
-        told = (book.version, hub.ports.version)
-        if told != self._told or now - self._told_at >= REFRESH_S:
-            self._told, self._told_at = told, now
+        places, doubts = (book.version, hub.ports.fleet_version), hub.ports.version
+        wait_s = DOUBTS_WAIT_S if doubts != self._told_doubts else REFRESH_S
+        if places != self._told_places or now - self._told_at >= wait_s:
+            self._told_places, self._told_doubts, self._told_at = places, doubts, now
             hub.set_fabric_facts(fabric_facts(hub.fleet, book, hub.ports, wall, self._more_doubts))
         if book.version != self._remembered:
             self._remembered = book.version
             remember(book, self._store)
+
+    def _look_at_ports(self, wall: float) -> None:
+        ports = self._hub.ports
+        in_init = [
+            (at, ports.name_of(at.node, at.adapter, at.port) or (names[0] if len(names) == 1 else None), port)
+            for at, port, names in ports_in_init(self._hub.fleet)
+        ]
+        self._hub.fabrics.look(usable_ports(self._hub.fleet), in_init, wall)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         async def guarded() -> None:
