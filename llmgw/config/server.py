@@ -118,6 +118,15 @@ class Placement(Model):
     time, such as `7d`. Default: that is not asked."""
 
 
+class FabricWatching(Model):
+    """How often InfiniBand fabrics are asked about themselves, each time through a node that is on them."""
+
+    managers_interval: Duration = Field(60.0, ge=0.2)
+    """Between two questions to a fabric's subnet managers (`saquery`)."""
+    map_interval: Duration = Field(300.0, ge=1)
+    """Between two maps of a fabric (`ibnetdiscover`)."""
+
+
 class ServerConfig(Model):
     """The control plane and the gateway."""
 
@@ -137,6 +146,8 @@ class ServerConfig(Model):
     """What is asked of nodes beyond what they offer."""
     router: RouterSettings = RouterSettings()
     """The data plane."""
+    fabrics: FabricWatching = FabricWatching()
+    """How often InfiniBand fabrics are asked about themselves."""
     models: list[CatalogModel] = Field(default_factory=list, max_length=1000)
     """The catalog that an empty store begins with."""
 

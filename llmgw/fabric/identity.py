@@ -113,11 +113,12 @@ def _grouped(seen: Iterable[Observation]) -> tuple[list[_Group], set[str]]:
 
 def _same(one: _Group, other: _Group) -> bool:
     if one.switches and other.switches:
-        return _shares_switches(one.switches, other.switches)
+        return shares_switches(one.switches, other.switches)
     return bool(one.managers & other.managers)
 
 
-def _shares_switches(one: set[int] | frozenset[int], other: set[int] | frozenset[int]) -> bool:
+def shares_switches(one: set[int] | frozenset[int], other: set[int] | frozenset[int]) -> bool:
+    """Whether two maps, by their switches, are of one fabric."""
     return len(one & other) >= SWITCHES_SHARED_MIN * min(len(one), len(other))
 
 
@@ -125,7 +126,7 @@ def _overlap(fabric: PhysicalFabric, group: _Group) -> tuple[int, int] | None:
     """How much a known fabric and a group share, to compare; None when they are not the same."""
     switches, managers = len(fabric.switches & group.switches), len(fabric.managers & group.managers)
     if fabric.switches and group.switches:
-        return (switches, managers) if _shares_switches(fabric.switches, group.switches) else None
+        return (switches, managers) if shares_switches(fabric.switches, group.switches) else None
     return (switches, managers) if managers else None
 
 

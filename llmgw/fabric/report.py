@@ -139,7 +139,16 @@ def analyse(
     `inventories` are the ports of the nodes that have agents, by which adapters are theirs; `orders` the adapters
     of each on this fabric, in the order of the rails. Both by node id.
     """
-    topology = build_topology(read_ibnetdiscover(text))
+    return judge(build_topology(read_ibnetdiscover(text)), managers, inventories, orders)
+
+
+def judge(
+    topology: Topology,
+    managers: Iterable[int] = (),
+    inventories: Mapping[str, Iterable[Port]] | None = None,
+    orders: Mapping[str, Sequence[str]] | None = None,
+) -> Analysis:
+    """What follows from a map that was read, also when nodes have come since. Arguments as of `analyse`."""
     hosts = manager_hosts(topology, managers)
     tiers = find_tiers(topology, hosts)
     owners = find_owners(topology, inventories)

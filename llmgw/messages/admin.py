@@ -78,20 +78,6 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding] = []
 
 
-class FabricView(msgspec.Struct, frozen=True, kw_only=True):
-    """One fabric by name, over all nodes that declare it."""
-
-    name: str
-    nodes: list[str]
-    """Nodes on which it is usable."""
-    unusable: dict[str, str] = {}
-    """Node → why it is not offered there."""
-    gpus: int = 0
-    gpus_free: int = 0
-    rate_gbps: float | None = None
-    replicas: list[str] = []
-
-
 class ProfileView(msgspec.Struct, frozen=True, kw_only=True):
     """One profile: how many replicas are wanted and in which state they are."""
 

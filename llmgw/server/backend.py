@@ -20,7 +20,6 @@ from llmgw.messages.admin import (
     Done,
     EngineCheck,
     ExplainView,
-    FabricView,
     HistoryEntry,
     LogView,
     ModelView,
@@ -36,6 +35,7 @@ from llmgw.server.admin.backend import AdminError
 from llmgw.server.catalog_owner import CatalogOwner
 from llmgw.server.catalogs import CatalogError, scaled
 from llmgw.server.fabric_tests.tests import FabricTests
+from llmgw.server.fabrics.admin import FabricsKnown
 from llmgw.server.failures import Failure
 from llmgw.server.hub import Hub
 from llmgw.server.hub_error import HubError
@@ -46,7 +46,6 @@ from llmgw.server.store.interface import StoreInterface
 from llmgw.server.store.tokens import hash_secret, matching_token, token_name_problem
 from llmgw.server.views import (
     explain_view,
-    fabric_views,
     model_views,
     node_views,
     replica_views,
@@ -90,6 +89,7 @@ class Backend:
         self.catalog = CatalogOwner(hub, store, revision=revision, config_path=config_path)
         self.weights = WeightsOnDisk(hub)
         self.fabric_tests = FabricTests(hub, store, require_s=require_fabric_test_s)
+        self.fabrics = FabricsKnown(hub, store)
         self._started_at = started_at
         self._routers = routers
         self._problems = problems
@@ -116,10 +116,6 @@ class Backend:
     def replicas(self) -> list[ReplicaView]:
         """Every replica."""
         return replica_views(self._hub)
-
-    def fabrics(self) -> list[FabricView]:
-        """Every fabric."""
-        return fabric_views(self._hub)
 
     def models(self) -> list[ModelView]:
         """Every model of the catalog."""

@@ -44,6 +44,8 @@ from llmgw.messages.agent import (
 from llmgw.messages.findings import Finding
 from llmgw.messages.routes import RouteEndpoint, RouteTable, Telemetry
 from llmgw.server.clones import Clones
+from llmgw.server.fabrics.book import FabricBook
+from llmgw.server.fabrics.port_watch import PortWatch
 from llmgw.server.failures import Failures
 from llmgw.server.hub_error import HubError
 from llmgw.server.node_findings import node_findings
@@ -97,6 +99,10 @@ class Hub:
         self.sessions = Sessions()
         self.requests = RequestTally()
         """What clients got, as the routers told it."""
+        self.ports = PortWatch()
+        """What the nodes' ports reported."""
+        self.fabrics = FabricBook()
+        """What the fabrics' managers and maps told."""
         self.changed = asyncio.Event()
         """Set whenever `turn` has something to look at."""
         self._ids = ids
@@ -138,6 +144,7 @@ class Hub:
         self.sessions.begin(message.node_id, session)
         self._keep(register(self.fleet, message, enrolment, session, now))
         self.failures.remember(self.fleet, message.held)
+        self.ports.take(message.node_id, message.inventory, self.clock.wall())
         self._memory.node_registered(self.fleet.nodes[message.node_id], life, self.clock.wall())
         self.changed.set()
         return Registered(session=session, server_version=server_version)
@@ -182,6 +189,8 @@ class Hub:
             self.changed.set()
         fabrics = self.fleet.nodes[node_id].inventory.fabrics
         self._keep(report(self.fleet, node_id, message.inventory, message.shards, now))
+        if message.inventory is not None:
+            self.ports.take(node_id, message.inventory, self.clock.wall())
         if message.inventory is not None and message.inventory.fabrics != fabrics:
             self._memory.fabrics_changed(self.fleet.nodes[node_id], self.clock.wall())
         self.questions.answered(node_id, message)
@@ -317,6 +326,10 @@ class Hub:
             self.fleet.fabric_facts = facts
             self.changed.set()
 
+    def fabric_event(self, name: str, event: str, reason: str) -> None:
+        """Keep in history what happened to a fabric as a whole."""
+        self._keep([Event("fabric", name, event, reason)])
+
     def restart_replica(self, replica_id: str, by: str) -> None:
         """Replace the replica by a fresh one, bringing that up first."""
         self.fleet.replicas[replica_id].restart_by = by
@@ -343,7 +356,8 @@ class Hub:
     def findings(self) -> list[Finding]:
         """What is wrong with the fleet as a whole."""
         of_nodes = [finding for node in self.fleet.nodes.values() for finding in self.node_findings(node)]
-        return [*troubles(self.fleet, self.catalog, self.clock.monotonic()), *of_nodes]
+        of_fabrics = self.fabrics.findings(self.clock.wall())
+        return [*troubles(self.fleet, self.catalog, self.clock.monotonic()), *of_fabrics, *of_nodes]
 
     def node_findings(self, node: Node) -> list[Finding]:
         """What is wrong with a node, by its own account and by ours."""

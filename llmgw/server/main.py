@@ -33,6 +33,7 @@ from llmgw.server.asgi import AsgiServer, serve_asgi
 from llmgw.server.backend import Backend
 from llmgw.server.catalogs import ruling_catalog, static_endpoints
 from llmgw.server.deciding import decide
+from llmgw.server.fabrics.watch import FabricWatch
 from llmgw.server.hub import Hub
 from llmgw.server.ids import RandomIds
 from llmgw.server.loop_watch import LoopWatch
@@ -119,11 +120,18 @@ class _ControlProcess:
             loop_pause=watch.longest,
             require_fabric_test_s=config.placement.require_fabric_test,
         )
+        fabrics = FabricWatch(
+            hub,
+            store.fabric_watch,
+            managers_interval_s=config.fabrics.managers_interval,
+            map_interval_s=config.fabrics.map_interval,
+        )
         await self._listen(hub, store, backend, state)
         await routers.start(hub)
         hub.start_deciding()
         self._tasks += [
             asyncio.create_task(Prober(hub).run(), name="prober"),
+            asyncio.create_task(fabrics.run(), name="fabrics"),
             asyncio.create_task(self._refresh_certificates(store), name="certificates"),
             asyncio.create_task(self._roll_back(backend, store), name="rollbacks"),
             asyncio.create_task(backend.fabric_tests.run(), name="fabric tests"),

@@ -19,6 +19,7 @@ import llmgw
 from llmgw.fleet.model import NodeState, ReplicaState
 from llmgw.messages.findings import Finding
 from llmgw.pki.expiry import CertificateEnd
+from llmgw.server.fabrics.metrics import fabric_metrics
 from llmgw.server.hub import Hub
 from llmgw.server.loop_watch import LoopPause
 from llmgw.server.request_tally import OTHER, Histogram
@@ -132,6 +133,10 @@ def _ports(source: Source) -> Iterator[Metric]:
     yield rate
 
 
+def _fabrics(source: Source) -> Iterator[Metric]:
+    return fabric_metrics(source.hub)
+
+
 def _replicas(source: Source) -> Iterator[Metric]:
     profiles = [(model.name, profile) for model in source.hub.catalog.models for profile in model.profiles]
     known = {(name, profile.name) for name, profile in profiles}
@@ -225,6 +230,7 @@ FAMILIES: tuple[Callable[[Source], Iterator[Metric]], ...] = (
     _build,
     _nodes,
     _ports,
+    _fabrics,
     _replicas,
     _certificates,
     _requests,

@@ -1,8 +1,9 @@
-"""What the server asks of nodes beside their shards: output, the help of engines, what lies on their disks."""
+"""What the server asks of nodes beside their shards: output, engines' help, what lies on disks, their fabrics."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from llmgw.fleet.model import Fleet
 from llmgw.messages.agent import (
@@ -16,7 +17,9 @@ from llmgw.messages.agent import (
     Report,
     WeightsAnswer,
 )
+from llmgw.messages.fabric import AskFabric, FabricText
 from llmgw.messages.fabric_test import FABRIC_TEST_FEATURE, BandwidthAnswer, BandwidthQuestion
+from llmgw.server.fabrics.usable_ports import FEATURE as FABRIC_TOOLS
 from llmgw.server.hub_error import HubError
 from llmgw.server.questions import Questions
 from llmgw.server.seams import Ids
@@ -26,6 +29,7 @@ LOG_REQUESTS_MAX = 256
 HELP_REQUESTS_MAX = 16
 WEIGHTS_REQUESTS_MAX = 256
 BANDWIDTH_REQUESTS_MAX = 1024
+FABRIC_REQUESTS_MAX = 64
 
 
 class NodeQuestions:
@@ -41,6 +45,7 @@ class NodeQuestions:
         self._helps: Questions[EngineHelp] = Questions(HELP_REQUESTS_MAX)
         self._weights: Questions[WeightsAnswer] = Questions(WEIGHTS_REQUESTS_MAX)
         self._bandwidths: Questions[BandwidthAnswer] = Questions(BANDWIDTH_REQUESTS_MAX)
+        self._fabrics: Questions[FabricText] = Questions(FABRIC_REQUESTS_MAX)
 
     def answered(self, node_id: str, message: Report) -> None:
         """A node's report: it may bring answers."""
@@ -48,6 +53,7 @@ class NodeQuestions:
         self._helps.answered(node_id, message.helps)
         self._weights.answered(node_id, message.weights)
         self._bandwidths.answered(node_id, message.bandwidths)
+        self._fabrics.answered(node_id, message.fabrics)
 
     async def read_log(
         self, node_id: str, shard_id: str, stream: str, offset: int | None, lines: int, timeout_s: float
@@ -111,6 +117,20 @@ class NodeQuestions:
     def must_test_bandwidth(self, node_id: str) -> None:
         """Raises HubError 501 for an agent that is too old to take part in a bandwidth test."""
         self._must_offer(node_id, FABRIC_TEST_FEATURE, "cannot test fabrics")
+
+    async def ask_fabric(
+        self, node_id: str, what: Literal["managers", "map"], adapter: str, port: int, timeout_s: float
+    ) -> FabricText:
+        """What the fabric's own tools say of the fabric behind a port. Up to 64 MiB when unpacked."""
+        self._must_offer(node_id, FABRIC_TOOLS, "cannot run the tools of a fabric")
+        request_id = self._ids.request()
+
+        def command(seq: int) -> Command:
+            return AskFabric(seq=seq, request_id=request_id, what=what, adapter=adapter, port=port)
+
+        mailbox = self._sessions.mailbox(node_id)
+        lost = "its fabrics cannot be asked"
+        return await self._fabrics.ask(node_id, mailbox, request_id, command, timeout_s, lost)
 
     def _must_offer(self, node_id: str, feature: str, cannot: str) -> None:
         """Raises HubError 501 for an agent that would pass the command over."""

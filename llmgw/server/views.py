@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from llmgw.config.addresses import join_host_port
 from llmgw.config.catalog import CatalogModel, Profile
-from llmgw.fleet.model import Fleet, Node, NodeState, Replica, ReplicaState, Shard
+from llmgw.fleet.model import Fleet, Node, Replica, ReplicaState, Shard
 from llmgw.fleet.moves import Move, moves, retry_of
 from llmgw.fleet.placement import Room, Wanted, place
 from llmgw.fleet.reconcile import backoff_of
@@ -14,7 +14,6 @@ from llmgw.fleet.routes import endpoint_of
 from llmgw.messages.admin import (
     ExplainProfile,
     ExplainView,
-    FabricView,
     FilterTally,
     ModelView,
     NodeView,
@@ -50,37 +49,6 @@ def node_views(hub: Hub) -> list[NodeView]:
         _node(hub, node, used.get(node.node_id, set()), there.get(node.node_id, set()), moving)
         for node in _sorted_nodes(hub.fleet)
     ]
-
-
-def fabric_views(hub: Hub) -> list[FabricView]:
-    """Every fabric that a node declares, by name."""
-    used = hub.fleet.gpus_in_use()
-    declared: dict[str, list[Node]] = {}
-    for node in _sorted_nodes(hub.fleet):
-        for name in dict.fromkeys(offer.name for offer in node.inventory.fabrics):
-            declared.setdefault(name, []).append(node)
-    views = []
-    for name, nodes in sorted(declared.items()):
-        usable = [node for node in nodes if node.fabric(name) is not None]
-        live = [node for node in usable if node.state is not NodeState.LOST]
-        live_ids = {node.node_id for node in live}
-        rates = [offer.rate_gbps for node in live if (offer := node.fabric(name)) and offer.rate_gbps is not None]
-        views.append(
-            FabricView(
-                name=name,
-                nodes=[node.node_id for node in live],
-                unusable={node.node_id: _unusable(node, name) for node in nodes if node.node_id not in live_ids},
-                gpus=sum(len(node.gpus) for node in live),
-                gpus_free=sum(
-                    sum(1 for gpu in node.gpus if gpu.usable and gpu.uuid not in used.get(node.node_id, set()))
-                    for node in live
-                    if node.offered
-                ),
-                rate_gbps=min(rates, default=None),
-                replicas=sorted(r.replica_id for r in hub.fleet.replicas.values() if r.fabric == name),
-            )
-        )
-    return views
 
 
 def model_views(hub: Hub) -> list[ModelView]:
@@ -295,13 +263,6 @@ def _to_replace(replicas: list[Replica], moving: Mapping[str, Move]) -> str:
 
 def _are(count: int) -> str:
     return f"is {count}" if count == 1 else f"are {count}"
-
-
-def _unusable(node: Node, name: str) -> str:
-    if node.state is NodeState.LOST:
-        return "the node is lost"
-    offer = next(offer for offer in node.inventory.fabrics if offer.name == name)
-    return offer.reason or "not usable"
 
 
 def _sorted_nodes(fleet: Fleet) -> list[Node]:

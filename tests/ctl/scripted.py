@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmgw.config.load import catalog_of
+from llmgw.fabric.report import FabricReport, analyse, report_fabric
 from llmgw.messages.admin import (
     AppliedCatalog,
     ApplyCatalog,
@@ -20,7 +21,6 @@ from llmgw.messages.admin import (
     EngineCheck,
     ExplainProfile,
     ExplainView,
-    FabricView,
     FilterTally,
     FlagCheck,
     HistoryEntry,
@@ -40,12 +40,20 @@ from llmgw.messages.admin import (
     TokenView,
     WeightsFileView,
 )
+from llmgw.messages.admin_fabrics import (
+    CablingDifference,
+    FabricChanges,
+    FabricChangeView,
+    FabricView,
+    ManagerView,
+)
 from llmgw.messages.agent import FabricOffer, Gpu, Port, Progress
 from llmgw.messages.findings import Finding
 from llmgw.server.admin.app import create_admin_app
 from llmgw.server.admin.auth import Attempts
 from llmgw.server.admin.backend import AdminError
 from llmgw.server.asgi import serve_asgi
+from tests.fabric.generate import fat_tree
 
 TOKEN = "llmgw-test-token-0123456789"
 STARTED_AT = 1_700_000_000.0
@@ -202,6 +210,62 @@ class ScriptedWeights:
         return RemovedWeights(message="1 file is removed", removed={"node01": ["x"]}, warnings=["y is kept: z"])
 
 
+class ScriptedFabrics:
+    """One fabric whose master has changed, mapped from a generated text."""
+
+    def __init__(self, asked: list[tuple[Any, ...]]) -> None:
+        self.asked = asked
+        self.text = fat_tree(nodes=2, rails=2, leaves=2, spines=1, degraded=1).text()
+        self.listed = [
+            FabricView(
+                name="ib-a",
+                nodes=["node01"],
+                unusable={"node02": "mlx5_1 is down"},
+                gpus=16,
+                gpus_free=8,
+                rate_gbps=400,
+                id="0x0c42a10300000401",
+                ids=["0x0c42a10300000401"],
+                link_layer="InfiniBand",
+                answer="ok",
+                answered_at=STARTED_AT,
+                master=ManagerView(guid="0x0c42a10300000501", lid=7, priority=12, host="node02"),
+                problems=["the master changed 5 min ago"],
+            )
+        ]
+
+    async def views(self) -> list[FabricView]:
+        return self.listed
+
+    async def changes(self, name: str, before: int | None, limit: int) -> FabricChanges:
+        self._known(name)
+        self.asked.append(("fabric_changes", name, before, limit))
+        change = FabricChangeView(
+            id=3, at=STARTED_AT, area="cabling", kind="cable gone", what="the cable from a[1] to b[2] is gone"
+        )
+        return FabricChanges(
+            name=name,
+            ids=["0x0c42a10300000401"],
+            accepted_at=STARTED_AT,
+            accepted_by="first",
+            differences=[CablingDifference(kind="cable gone", what="the cable from c[1] to d[2] is gone")],
+            changes=[change],
+        )
+
+    async def accept(self, name: str, *, by: str) -> Done:
+        self._known(name)
+        self.asked.append(("accept_fabric", name, by))
+        return Done(message=f"the cabling of {name} is accepted", warnings=["1 cable runs below its rate"])
+
+    async def map(self, name: str) -> FabricReport:
+        self._known(name)
+        return report_fabric(analyse(self.text))
+
+    def _known(self, name: str) -> None:
+        if name != "ib-a":
+            raise AdminError(404, "unknown-fabric", f"there is no fabric {name!r}; the fabrics are ib-a")
+
+
 class ScriptedBackend:
     """Answers from lists that a test fills, and keeps what it was asked to do in `asked`."""
 
@@ -288,6 +352,7 @@ class ScriptedBackend:
         self.scale_refused: str | None = None
         self.catalog = ScriptedCatalog(self.asked)
         self.weights = ScriptedWeights(self.asked)
+        self.fabrics = ScriptedFabrics(self.asked)
         self.log_text = "one\ntwo\nthree\n"
         self.log_over = True
 
@@ -309,18 +374,6 @@ class ScriptedBackend:
 
     def replicas(self) -> list[ReplicaView]:
         return self.replicas_known
-
-    def fabrics(self) -> list[FabricView]:
-        return [
-            FabricView(
-                name="ib-a",
-                nodes=["node01"],
-                unusable={"node02": "mlx5_1 is down"},
-                gpus=16,
-                gpus_free=8,
-                rate_gbps=400,
-            )
-        ]
 
     def models(self) -> list[ModelView]:
         return self.models_known

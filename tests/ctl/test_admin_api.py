@@ -12,7 +12,7 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from llmgw.messages import admin
+from llmgw.messages import admin, admin_fabrics
 from llmgw.server.admin.app import create_admin_app
 from tests.ctl.scripted import TOKEN, ScriptedBackend, ServedAdmin
 
@@ -86,6 +86,7 @@ def test_logs_pass_rank_stream_offset_and_lines_on(client: httpx.Client, backend
         ("POST", "nodes/node01/drain", ("drain", "node01", False, "first")),
         ("POST", "nodes/node01/undrain", ("undrain", "node01", "first")),
         ("DELETE", "nodes/node01", ("remove_node", "node01", "first")),
+        ("POST", "fabrics/ib-a/accept", ("accept_fabric", "ib-a", "first")),
         ("DELETE", "tokens/first", ("revoke_token", "first", "first")),
     ],
 )
@@ -232,12 +233,15 @@ def test_the_documents_name_every_route_and_no_other(backend: ScriptedBackend) -
 def test_the_documents_name_every_field_of_every_answer() -> None:
     text = DOCS.read_text()
     for shape in (
-        admin.ServerView, admin.NodeView, admin.ReplicaView, admin.ShardView, admin.FabricView, admin.ModelView,
+        admin.ServerView, admin.NodeView, admin.ReplicaView, admin.ShardView, admin.ModelView,
         admin.ProfileView, admin.ExplainView, admin.ExplainProfile, admin.FilterTally, admin.HistoryEntry,
         admin.LogView, admin.TokenView, admin.NewToken, admin.Done, admin.Scale, admin.Drain, admin.CreateToken,
         admin.CatalogView, admin.CatalogRevisionView, admin.PlanCatalog, admin.CatalogPlan, admin.ModelPlan,
         admin.ProfilePlan, admin.ApplyCatalog, admin.AppliedCatalog, admin.NodeWeightsView,
-        admin.WeightsFileView, admin.RemoveWeightsWish, admin.RemovedWeights,
+        admin.WeightsFileView, admin.RemoveWeightsWish, admin.RemovedWeights, admin_fabrics.FabricView,
+        admin_fabrics.ManagerView, admin_fabrics.CableEndView, admin_fabrics.SlowCableView,
+        admin_fabrics.FabricMapView, admin_fabrics.FabricChangeView, admin_fabrics.CablingDifference,
+        admin_fabrics.FabricChanges,
     ):  # fmt: skip
         missing = [
             name for name in shape.__struct_fields__ if f"`{name}`" not in text and f'"{name}"' not in text

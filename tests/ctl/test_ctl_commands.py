@@ -31,6 +31,8 @@ def api_answer(served: ServedAdmin, path: str) -> Any:
         (["replicas", "--model", "org/chat-large"], "replicas?model=org/chat-large"),
         (["replicas", "chat-s"], "replicas/chat-small-3c4d"),
         (["fabrics"], "fabrics"),
+        (["fabric", "changes", "ib-a", "--limit", "7"], "fabrics/ib-a/changes?limit=7"),
+        (["fabric", "map", "ib-a"], "fabrics/ib-a/map"),
         (["models"], "models"),
         (["models", "--on-disk", "--node", "node01"], "weights?node=node01"),
         (["explain", "org/chat-large"], "explain?model=org/chat-large"),
@@ -79,7 +81,29 @@ def test_a_profile_that_lacks_replicas_is_named_below_those_that_are_there(
             ],
         ),
         (["replicas", "chat-small-3c4d"], ["fetching", "5.0 GiB of 10.0 GiB", "last line"]),
-        (["fabrics"], ["ib-a", "8 of 16 free", "400 Gb/s", "node02: mlx5_1 is down"]),
+        (
+            ["fabrics"],
+            [
+                "ib-a",
+                "8 of 16 free",
+                "400 Gb/s",
+                "node02: mlx5_1 is down",
+                "0x0c42a10300000501 priority 12 (node02)",
+                "PROBLEM: ib-a: the master changed 5 min ago",
+            ],
+        ),
+        (
+            ["fabric", "changes", "ib-a"],
+            [
+                "cable gone",
+                "the cable from a[1] to b[2] is gone",
+                "2023-11-14",
+                "differences now: 1",
+                "DIFFERENCE: ",
+            ],
+        ),
+        (["fabric", "map", "ib-a"], ["3 (2 leaf, 1 spine)", "4xHDR", "PROBLEM: 1 cables run below the rate"]),
+        (["fabric", "accept", "ib-a", "--yes"], ["the cabling of ib-a is accepted"]),
         (
             ["models"],
             ["org/chat-large (chat)", "1 of 1 ready", "no node has a free GPU", "https://api.example.org"],
@@ -250,9 +274,9 @@ def test_a_process_answers_fails_and_is_mistyped_as_its_exit_code_says(
     assert (done.returncode, done.stderr) == (0, "")
     assert "ib-a" in done.stdout
     assert "known: node01, node02" in sentence_of(ctl_process("nodes", "node99", home=tmp_path, served=served))
-    mistyped = ctl_process("fabrisc", home=tmp_path, served=served)
+    mistyped = ctl_process("replcias", home=tmp_path, served=served)
     assert mistyped.returncode == 2
-    assert "Did you mean 'fabrics'" in mistyped.stderr
+    assert "Did you mean 'replicas'?" in mistyped.stderr
 
 
 def test_help_needs_no_server_and_none_of_the_heavy_libraries(tmp_path: Path) -> None:

@@ -39,16 +39,15 @@ def upgrade() -> None:
 '''
 
 
-def shipped_head() -> str:
-    """The newest schema of this version."""
-    versions = (migrations_folder() / "versions").glob("[0-9]*.py")
-    return max(path.name.split("_")[0] for path in versions)
+HEAD = max(path.name.split("_")[0] for path in (migrations_folder() / "versions").glob("[0-9]*.py"))
+"""The newest schema that is shipped."""
 
 
 def later_migrations(folder: Path, more: str = "") -> Path:
     """The shipped migrations and one more."""
-    shutil.copytree(migrations_folder(), folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "versions" / "9001_next.py").write_text(NEXT.format(head=shipped_head(), more=more))
+    shipped = migrations_folder()
+    shutil.copytree(shipped, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "versions" / "9001_next.py").write_text(NEXT.format(head=HEAD, more=more))
     return folder
 
 
@@ -117,9 +116,9 @@ async def test_an_older_store_is_copied_and_migrated_with_all_that_it_holds(tmp_
     assert rows(state / DATABASE_NAME, "SELECT id, note FROM nodes") == [("node01", "none")]
 
     (copy,) = sqlite_file.backups(state / DATABASE_NAME)
-    assert copy.name == f"{DATABASE_NAME}.backup-{shipped_head()}-19700102T000000Z"
+    assert copy.name == f"{DATABASE_NAME}.backup-{HEAD}-19700102T000000Z"
     assert copy.stat().st_mode & 0o777 == 0o600
-    assert rows(copy, "SELECT version_num FROM alembic_version") == [(shipped_head(),)]
+    assert rows(copy, "SELECT version_num FROM alembic_version") == [(HEAD,)]
     assert rows(copy, "SELECT count(*) FROM history WHERE kind = 'replica'") == [(100,)]
 
 
@@ -205,7 +204,7 @@ async def test_without_room_for_the_copy_nothing_is_migrated(
     ):
         await Store.open(state, 2.0, migrations=later)
     assert not list(state.glob("*backup*"))
-    assert rows(state / DATABASE_NAME, "SELECT version_num FROM alembic_version") == [(shipped_head(),)]
+    assert rows(state / DATABASE_NAME, "SELECT version_num FROM alembic_version") == [(HEAD,)]
 
 
 @on_a_loop

@@ -36,6 +36,7 @@ for group in (status, nodes, replicas, fabrics, fabric_test, models, catalog, hi
     app.add_typer(group.app)
 app.add_typer(catalog.catalog_app, name="catalog")
 app.add_typer(nodes.node_app, name="node")
+app.add_typer(fabrics.fabric_app, name="fabric")
 app.add_typer(tokens.app, name="token")
 # An installation that only steers a server may do without the authority's part.
 if find_spec("llmgw.cli.ctl.cert"):

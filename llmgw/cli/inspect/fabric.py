@@ -57,7 +57,7 @@ def fabric(
                     f"there is no map in {before}; name saved output of ibnetdiscover for --before"
                 )
             report.changes = compare(cabling_of(earlier.topology), cabling_of(analysis.topology))
-        show(output, report, lambda: _print_fabric(report))
+        show(output, report, lambda: print_fabric(report))
     end(read=bool(analysis.topology.nodes))
 
 
@@ -79,7 +79,8 @@ def bandwidth(file: FILE, output: OutputOption = Output.table) -> None:
     end(read=found.read)
 
 
-def _print_fabric(report: FabricReport) -> None:
+def print_fabric(report: FabricReport) -> None:
+    """A report as tables; its problems are not among them."""
     tiers = ", ".join(f"{count} {tier}" for tier, count in report.tiers.items() if count) or "no tier"
     rates = ", ".join(f"{count} {rate}" for rate, count in report.rates.items()) or "none"
     rows: list[list[Cell]] = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from llmgw.fabric.report import FabricReport
 from llmgw.messages.admin import (
     AppliedCatalog,
     ApplyCatalog,
@@ -15,7 +16,6 @@ from llmgw.messages.admin import (
     Done,
     EngineCheck,
     ExplainView,
-    FabricView,
     HistoryEntry,
     LogView,
     ModelView,
@@ -28,6 +28,7 @@ from llmgw.messages.admin import (
     ServerView,
     TokenView,
 )
+from llmgw.messages.admin_fabrics import FabricChanges, FabricView
 from llmgw.messages.fabric_test_views import FabricTestResult, FabricTestView, StartFabricTest
 
 
@@ -83,6 +84,24 @@ class AdminFabricTests(Protocol):
         ...
 
 
+class AdminFabrics(Protocol):
+    """Fabrics as the admin API sees them. A name is the operator's, or a physical fabric's id."""
+
+    async def views(self) -> list[FabricView]: ...
+
+    async def changes(self, name: str, before: int | None, limit: int) -> FabricChanges:
+        """What changed, newest first; `before` is a change's id, to page by key."""
+        ...
+
+    async def accept(self, name: str, *, by: str) -> Done:
+        """Pin the cabling of the newest map."""
+        ...
+
+    async def map(self, name: str) -> FabricReport:
+        """What `inspect fabric` says of the newest map."""
+        ...
+
+
 class AdminBackend(Protocol):
     """The control plane as the admin API sees it. Unknown names raise AdminError(404, …) with the known ones."""
 
@@ -93,6 +112,9 @@ class AdminBackend(Protocol):
     def weights(self) -> AdminWeights: ...
 
     @property
+    def fabrics(self) -> AdminFabrics: ...
+
+    @property
     def fabric_tests(self) -> AdminFabricTests: ...
 
     def server(self) -> ServerView: ...
@@ -100,8 +122,6 @@ class AdminBackend(Protocol):
     def nodes(self) -> list[NodeView]: ...
 
     def replicas(self) -> list[ReplicaView]: ...
-
-    def fabrics(self) -> list[FabricView]: ...
 
     def models(self) -> list[ModelView]: ...
 

@@ -70,7 +70,20 @@ class Reads:
 
     async def fabrics(self, request: Request) -> Response:
         border.only_parameters(request)
-        return answer(self._backend.fabrics())
+        return answer(await self._backend.fabrics.views())
+
+    async def fabric_changes(self, request: Request) -> Response:
+        border.only_parameters(request, "before", "limit")
+        name = border.plain_name(request.path_params["fabric"], "fabric")
+        limit = border.whole_number(request, "limit", 100, 1, HISTORY_LIMIT_MAX)
+        assert limit is not None
+        before = border.whole_number(request, "before", None, 1, _INT_MAX)
+        return answer(await self._backend.fabrics.changes(name, before, limit))
+
+    async def fabric_map(self, request: Request) -> Response:
+        border.only_parameters(request)
+        name = border.plain_name(request.path_params["fabric"], "fabric")
+        return answer(await self._backend.fabrics.map(name))
 
     async def models(self, request: Request) -> Response:
         border.only_parameters(request)

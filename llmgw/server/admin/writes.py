@@ -103,6 +103,11 @@ class Writes:
                 raise border.bad_request(f"files names more than {WEIGHTS_FILES_MAX} of {node}")
         return answer(await self._backend.weights.remove(wish.files, by=_by(request)))
 
+    async def accept_fabric(self, request: Request) -> Response:
+        name = border.plain_name(request.path_params["fabric"], "fabric")
+        await _bare(request)
+        return answer(await self._backend.fabrics.accept(name, by=_by(request)))
+
     async def create_token(self, request: Request) -> Response:
         border.only_parameters(request)
         name = border.token_name((await border.body_as(request, CreateToken)).name)

@@ -28,6 +28,7 @@ from llmgw.messages.fabric_test_views import FabricTestResult
 from llmgw.messages.findings import Finding
 from llmgw.server.store import reads, writes
 from llmgw.server.store.errors import StoreError
+from llmgw.server.store.fabrics import FabricStore
 from llmgw.server.store.queue import Write
 from llmgw.server.store.records import (
     FABRIC_TESTS_KEPT,
@@ -60,6 +61,8 @@ class StoreInterface(ABC):
         self._history_rows_kept = history_rows_kept
         self._recorded = 0
         self._fabric_tests_added = 0
+        self.fabric_watch = FabricStore(kept.physical_fabrics, self._enqueue, self._read)
+        """What is known of physical fabrics, and what changed on them."""
 
     @property
     def epoch(self) -> str:

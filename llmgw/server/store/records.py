@@ -8,6 +8,7 @@ import msgspec
 
 from llmgw.fleet.lives import Life
 from llmgw.messages.fabric_test_views import FabricTestResult
+from llmgw.server.store.fabric_records import PhysicalFabricRecord
 
 FABRIC_TESTS_KEPT = 20_000
 """Results of measurements between nodes: a walk over all pairs of 50 nodes with 4 adapters makes half as many."""
@@ -86,3 +87,5 @@ class Kept(msgspec.Struct, kw_only=True):
     """Serial → record."""
     fabric_tests: deque[FabricTestResult]
     """The newest results, oldest first."""
+    physical_fabrics: dict[str, PhysicalFabricRecord] = {}
+    """Id → record."""

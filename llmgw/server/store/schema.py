@@ -129,3 +129,44 @@ fabric_tests = Table(
     Column("words", Text, nullable=False),
     sqlite_autoincrement=True,
 )
+
+physical_fabrics = Table(
+    "physical_fabrics",
+    metadata,
+    # The lowest GUID among the managers that named it: 0x and 16 digits, kept for ever.
+    Column("id", String(64), primary_key=True),
+    Column("names", JSON, nullable=False),
+    Column("managers", JSON, nullable=False),
+    Column("switches", JSON, nullable=False),
+    # What the managers last said (JSON).
+    Column("said", Text),
+    Column("said_at", Float),
+    Column("master_changed_at", Float),
+    # How it was last seen to be cabled, and how it should be (JSON).
+    Column("cabling", Text),
+    Column("cabling_at", Float),
+    Column("accepted", Text),
+    Column("accepted_at", Float),
+    Column("accepted_by", String(64)),
+)
+
+fabric_changes = Table(
+    "fabric_changes",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("at", Float, nullable=False),
+    # The physical fabric and the operator's name of it; a port may be on none that is known.
+    Column("fabric", String(64)),
+    Column("name", String(256)),
+    Column("area", String(16), nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("what", Text, nullable=False),
+    Column("node", String(256)),
+    Column("port", Integer),
+    Column("before", Text),
+    Column("after", Text),
+    Index("ix_fabric_changes_fabric_id", "fabric", "id"),
+    Index("ix_fabric_changes_name_id", "name", "id"),
+    Index("ix_fabric_changes_area_id", "area", "id"),
+    sqlite_autoincrement=True,
+)
