@@ -27,7 +27,7 @@ MASTER_PRIORITY, STANDBY_PRIORITY = 14, 12
 _FIRST_UPLINK = 33
 _UPLINKS_TO_A_SPINE = 2
 _SPINES = 2
-_NODES_A_UNIT = 16
+NODES_A_UNIT = 16
 _HOSTS_BESIDE = 2
 """Hosts without agents on the leaves of the first nodes."""
 _HOSTS_APART = 6
@@ -102,20 +102,26 @@ class Fabric(msgspec.Struct, kw_only=True):
 
 
 def plan_fabric(
-    name: str, adapters: Mapping[str, Sequence[str]], hardware: Mapping[str, str], *, slow: bool = False
+    name: str,
+    adapters: Mapping[str, Sequence[str]],
+    hardware: Mapping[str, str],
+    *,
+    slow: bool = False,
+    nodes_a_unit: int = NODES_A_UNIT,
 ) -> Fabric:
     """A healthy fabric of two tiers around nodes, whose Nth adapters have a leaf of their own each.
 
     `adapters`: node → its adapters in order (`mlx5_0` is the simulated hardware's number 0); `hardware`: node →
-    the folder. There are hosts without agents beside them, one SHARP node, a master and a standby. `slow`: one
-    cable between a leaf and a spine has trained at the speed below.
+    the folder. `nodes_a_unit` of them share their leaves. There are hosts without agents beside them, one SHARP
+    node, a master and a standby. `slow`: one cable between a leaf and a spine has trained at the speed below.
     """
-    return _Planner(Fabric(name=name, hardware=dict(hardware))).plan(adapters, slow)
+    return _Planner(Fabric(name=name, hardware=dict(hardware)), nodes_a_unit).plan(adapters, slow)
 
 
 class _Planner:
-    def __init__(self, fabric: Fabric) -> None:
+    def __init__(self, fabric: Fabric, nodes_a_unit: int) -> None:
         self._fabric = fabric
+        self._nodes_a_unit = nodes_a_unit
         self._next_port: dict[str, int] = {}
         self._taken: set[int] = set()
         self._lids: Iterator[int] = iter(range(1, 1))
@@ -130,12 +136,12 @@ class _Planner:
             for host, priority in zip(managers, (MASTER_PRIORITY, STANDBY_PRIORITY), strict=True)
         ]
         rails = max([2, *(len(names) for names in adapters.values())])
-        units = max(1, -(-len(adapters) // _NODES_A_UNIT))
+        units = max(1, -(-len(adapters) // self._nodes_a_unit))
         spines = [self._switch(f"{name}-spine-{number + 1}") for number in range(_SPINES)]
         leaves = [[self._leaf(unit * rails + rail, spines) for rail in range(rails)] for unit in range(units + 1)]
         for at, (node, names) in enumerate(adapters.items()):
             for rail, hca in enumerate(names):
-                self._plug(leaves[at // _NODES_A_UNIT][rail], self._own(node, hca))
+                self._plug(leaves[at // self._nodes_a_unit][rail], self._own(node, hca))
         for number in range(_HOSTS_BESIDE + _HOSTS_APART):
             unit = leaves[0] if number < _HOSTS_BESIDE else leaves[-1]
             for rail, leaf in enumerate(unit):

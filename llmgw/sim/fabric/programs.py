@@ -6,6 +6,7 @@ Each is a file beside the node's hardware; what it says is read at that moment f
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import shlex
 import sys
@@ -133,7 +134,7 @@ def _ask_managers(live: Live, device: Device | None, port: Port | None, asked: _
     reached = {one.guid for one in live.reach(device)}
     if live.fabric.electing or master is None or master.guid not in reached:
         print("Query SA failed: Connection timed out", file=sys.stderr)
-        return 110
+        return errno.ETIMEDOUT
     sys.stdout.write(managers_text(live, time.time()))
     return 0
 
