@@ -18,10 +18,20 @@ def _lab() -> None:
         pytest.skip(reason)
 
 
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Two fabrics, each with two managers, and nodes on them. Whoever changes something puts it right."""
+    yield from _site(tmp_path_factory.mktemp("site"))
+
+
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """Two fabrics, each with two managers, and six nodes on them."""
-    made = Site(tmp_path)
+def own_site(tmp_path: Path) -> Iterator[Site]:
+    """The same for one test alone."""
+    yield from _site(tmp_path)
+
+
+def _site(folder: Path) -> Iterator[Site]:
+    made = Site(folder)
     try:
         made.start()
         yield made

@@ -5,6 +5,8 @@ The processes meet at a socket of the abstract namespace, so that nothing is lis
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import os
 import shlex
 import shutil
@@ -22,11 +24,12 @@ Found = TypeVar("Found")
 UMAD2SIM = Path("/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so")
 PROGRAMS = ("opensm", "ibsim", "saquery", "ibnetdiscover")
 WAIT_S = 30.0
-# OpenSM's own settings take most of a minute until a standby notices. Of its own accord it looks at nothing: the
-# simulator's library lets no lost question time out, and an OpenSM that asks one that is just starting may wait
-# for ever.
-_OPENSM = """sminfo_polling_timeout 500
-polling_retry_number 2
+_NUMBERS = itertools.count(1)
+# With its own settings most of a minute passes until a standby notices, with these some 4 s. Of its own accord it
+# looks at nothing: the simulator's library lets no lost question time out, and an OpenSM that asks one that is just
+# starting may wait for ever.
+_OPENSM = """sminfo_polling_timeout 1000
+polling_retry_number 3
 sweep_interval 0
 sweep_on_trap FALSE
 force_log_flush TRUE
@@ -68,7 +71,7 @@ class RealFabric:
         folder.mkdir(parents=True, exist_ok=True)
         self.name = name
         self._folder = folder
-        self._socket = f"llmgw-lab-{os.getpid()}-{name}"
+        self._socket = f"llmgw-lab-{os.getpid()}-{next(_NUMBERS)}"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         net = folder / "net"
         net.write_text(text)
@@ -81,6 +84,7 @@ class RealFabric:
                 stderr=log,
                 env={**os.environ, "IBSIM_SOCKNAME": self._socket},
                 start_new_session=True,
+                preexec_fn=_end_with_us,
             )
         wait_for(lambda: f"@{self._socket}:ctl" in Path("/proc/net/unix").read_text(), "ibsim listens")
         for at, adapter in enumerate(managers):
@@ -107,6 +111,7 @@ class RealFabric:
                     "OSM_CACHE_DIR": str(folder),
                 },
                 start_new_session=True,
+                preexec_fn=_end_with_us,
             )
         wait_for(lambda: _has_decided(folder / "log"), f"{adapter} is master or standby")
         # A master lists those that it finds when it looks at the whole fabric, which this signal has it do.
@@ -178,6 +183,15 @@ def wait_for(look: Callable[[], Found], what: str, timeout_s: float = WAIT_S) ->
             return found
         time.sleep(0.1)
     raise AssertionError(f"not within {timeout_s:g} s: {what}")
+
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_us() -> None:
+    """Let the kernel end a child with this process, whatever ends it: an ibsim without a console never rests."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _has_decided(log: Path) -> bool:

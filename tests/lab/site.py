@@ -12,7 +12,7 @@ from tests.lab.real_fabric import RealFabric, ask_managers, wait_for
 
 ADAPTERS = ["mlx5_0", "mlx5_1"]
 # Two nodes share their leaves, and of four the neighbours by name do not.
-NODES = {"ib-a": ["node01", "node03", "node02", "node04"], "ib-b": ["node05", "node06"]}
+NODES = {"ib-a": ["node01", "node03", "node02", "node04"], "ib-b": ["node05"]}
 NODES_A_UNIT = 2
 # ibsim knows speeds up to HDR.
 _DEVICES = {SWITCH_DEVICE: 0xD2F0, ADAPTER_DEVICE: 0x101B}
@@ -26,11 +26,11 @@ class Site:
         self.plans: dict[str, Fabric] = {}
         self.fabrics: dict[str, RealFabric] = {}
 
-    def start(self, *, hardware: bool = True) -> None:
+    def start(self) -> None:
         """Bring both fabrics to life, and wait until each has its master and its standby."""
         for name, nodes in NODES.items():
-            for node in nodes if hardware else ():
-                write_hardware(self.hardware(node), gpus=1, adapters=2, rate_gbps=200, node=node)
+            for node in nodes:
+                write_hardware(self.hardware(node), gpus=8, adapters=2, rate_gbps=200, node=node)
             self.plans[name] = plan = plan_fabric(
                 name,
                 dict.fromkeys(nodes, ADAPTERS),

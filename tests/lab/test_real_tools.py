@@ -67,19 +67,21 @@ def test_a_cable_that_was_pulled_is_the_only_change_and_none_when_it_is_back(sit
 
 
 def test_after_the_masters_death_nobody_answers_and_then_the_standby_alone_under_the_old_identity(
-    site: Site,
+    own_site: Site,
 ) -> None:
-    before = ask_managers(site.hardware("node01"))
+    before = ask_managers(own_site.hardware("node01"))
     known = settle_identities([], [Observation("ib-a", before.guids)])
-    site.fabrics["ib-a"].stop_manager(site.managers("ib-a")[0])
-    silent = wait_for(lambda: (told := ask_managers(site.hardware("node02"))).answer != "ok" and told, "silence")
+    own_site.fabrics["ib-a"].stop_manager(own_site.managers("ib-a")[0])
+    silent = wait_for(
+        lambda: (told := ask_managers(own_site.hardware("node02"))).answer != "ok" and told, "silence"
+    )
     assert (silent.answer, silent.master) == ("unknown", None)
     after = wait_for(
-        lambda: (told := ask_managers(site.hardware("node02"))).answer == "ok" and told, "a new master"
+        lambda: (told := ask_managers(own_site.hardware("node02"))).answer == "ok" and told, "a new master"
     )
     assert after.master is not None
-    assert parse_guid(after.master.guid or "") == port_guid(site.plans["ib-a"].managers[1])
+    assert parse_guid(after.master.guid or "") == port_guid(own_site.plans["ib-a"].managers[1])
     assert after.problems == ["no standby"]
     settled = settle_identities(known.known, [Observation("ib-a", after.guids)])
     assert settled.fabric_of_name == known.fabric_of_name
-    assert ask_managers(site.hardware("node05")).problems == []
+    assert ask_managers(own_site.hardware("node05")).problems == []
