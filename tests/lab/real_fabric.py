@@ -25,9 +25,9 @@ UMAD2SIM = Path("/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so")
 PROGRAMS = ("opensm", "ibsim", "saquery", "ibnetdiscover")
 WAIT_S = 30.0
 _NUMBERS = itertools.count(1)
-# With its own settings most of a minute passes until a standby notices, with these some 4 s. Of its own accord it
-# looks at nothing: the simulator's library lets no lost question time out, and an OpenSM that asks one that is just
-# starting may wait for ever.
+# With its own settings most of a minute passes until a standby notices, with these some 4 s. Of its own accord
+# it looks at nothing: the simulator's library lets no lost question time out, and an OpenSM that asks one that is
+# just starting may wait for ever.
 _OPENSM = """sminfo_polling_timeout 1000
 polling_retry_number 3
 sweep_interval 0
