@@ -14,10 +14,13 @@ PACKET_WORDS = 1024
 def carry(hardware: str | Path, adapter: str, *, sent_words: int, received_words: int) -> None:
     """Count so many words of 4 bytes on a port of a simulated node: `mlx5_0`, or `mlx5_0:1`.
 
-    Nothing is lost when several processes count at a time. Raises OSError or ValueError for a damaged node.
+    Nothing is lost when several processes count at a time, and a port that is not ACTIVE carries nothing. Raises
+    OSError or ValueError for a damaged node.
     """
     name, _, port = adapter.partition(":")
     folder = Path(hardware) / "ib" / name / "ports" / (port or "1") / "counters"
+    if not (folder.parent / "state").read_text(encoding="ascii").startswith("4:"):
+        return
     moved: Mapping[str, int] = {
         "port_xmit_data": sent_words,
         "port_rcv_data": received_words,

@@ -77,8 +77,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
             wait_for(lambda name=name: made.is_known(name), f"{name} is known whole", 60)  # type: ignore[misc]
         yield made
     finally:
-        made.fleet.close()
-        made.stop_fabrics()
+        try:
+            made.fleet.close()
+        finally:
+            made.stop_fabrics()
 
 
 def test_the_masters_death_changes_neither_identity_nor_map_and_leaves_no_standby(lab: Lab) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from llmgw.hardware.ports import read_ports
 from llmgw.sim.engine_nccl import WORDS_A_TOKEN, WORDS_LOADED
-from llmgw.sim.hardware import write_hardware
+from llmgw.sim.hardware import set_port, write_hardware
 from llmgw.sim.hardware_traffic import carry
 from tests.engines.running import Program, http, sim_engine
 
@@ -36,6 +36,14 @@ def test_nothing_is_lost_when_several_count_at_a_time(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert carried(node.directory) == [before + 4 * 50 * 7]
+
+
+def test_a_port_without_a_cable_carries_nothing(tmp_path: Path) -> None:
+    node = write_hardware(tmp_path / "hw", gpus=0, adapters=1, node="node01")
+    before = carried(node.directory)
+    set_port(node.directory, "mlx5_0", "down")
+    carry(node.directory, "mlx5_0", sent_words=4096, received_words=4096)
+    assert carried(node.directory) == before
 
 
 @pytest.mark.parametrize("nccl", ["ib", "socket"])
