@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -47,6 +48,14 @@ class NvLink(StrEnum):
     switch = "switch"
     pairs = "pairs"
     none = "none"
+
+
+class CableState(StrEnum):
+    """A cable's state."""
+
+    up = "up"
+    slow = "slow"
+    down = "down"
 
 
 class Machine(StrEnum):
@@ -168,6 +177,61 @@ def power_off(
 
     killed = power_off(running_demo(), node)
     typer.echo(f"{node} is off; killed: {', '.join(killed)}" if killed else f"{node} was off already")
+
+
+@app.command()
+def cable(
+    fabric: Annotated[str, typer.Argument(metavar="FABRIC", help="A fabric of the demo that runs here: ib-a.")],
+    device: Annotated[str, typer.Argument(metavar="END", help="One end: ib-a-leaf-1, or node01:mlx5_0.")],
+    port_number: Annotated[int, typer.Argument(metavar="PORT", help="Its port there.")],
+    state: Annotated[
+        CableState,
+        typer.Argument(metavar="up|slow|down", help="Whole, trained too slowly, or pulled out."),
+    ],
+) -> None:
+    """Pull a cable of the running demo's fabric, let it train too slowly, or put it right."""
+    from llmgw.sim.fabric.change import fabric_path, set_cable
+    from llmgw.sim.power import running_demo
+
+    ends = set_cable(fabric_path(running_demo(), fabric), device, port_number, state.value)
+    typer.echo(f"the cable {ends} is {state.value}")
+
+
+@app.command("stop-manager")
+def stop_manager(
+    fabric: Annotated[str, typer.Argument(metavar="FABRIC", help="A fabric of the demo that runs here: ib-a.")],
+    host: Annotated[str | None, typer.Option(help="The manager's host. Default: the master's.")] = None,
+    takes_s: Annotated[
+        float, typer.Option(min=0, help="Seconds until the standby notices; OpenSM's own settings take 30 to 45.")
+    ] = 8.0,
+) -> None:
+    """Kill a subnet manager of the running demo's fabric. Nothing answers until the standby takes over."""
+    from llmgw.sim.fabric.change import elect, fabric_path, stop_manager
+    from llmgw.sim.power import running_demo
+
+    path = fabric_path(running_demo(), fabric)
+    stopped, was_master = stop_manager(path, host)
+    if not was_master:
+        typer.echo(f"the standby on {stopped} is dead")
+        return
+    typer.echo(f"the master on {stopped} is dead; a standby notices in {takes_s:g} s")
+    try:
+        time.sleep(takes_s)
+    finally:
+        master = elect(path)
+    typer.echo(f"{master} is master now" if master else f"{fabric} has no subnet manager any more")
+
+
+@app.command("start-managers")
+def start_managers(
+    fabric: Annotated[str, typer.Argument(metavar="FABRIC", help="A fabric of the demo that runs here: ib-a.")],
+) -> None:
+    """Start every subnet manager of the running demo's fabric that was killed."""
+    from llmgw.sim.fabric.change import fabric_path, start_managers
+    from llmgw.sim.power import running_demo
+
+    start_managers(fabric_path(running_demo(), fabric))
+    typer.echo(f"all subnet managers of {fabric} run")
 
 
 app.command()(engine)

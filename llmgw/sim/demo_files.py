@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,11 @@ import yaml
 
 from llmgw.config.addresses import join_host_port
 from llmgw.pki.authority import Authority
+from llmgw.sim.fabric.live import write_fabric
+from llmgw.sim.fabric.plan import plan_fabric
+from llmgw.sim.fabric.programs import write_tools
 from llmgw.sim.hardware import write_hardware
+from llmgw.sim.hardware_adapters import adapter_name
 
 NODES: dict[str, tuple[str, str]] = {
     "node01": ("127.0.0.11", "ib-a"),
@@ -21,6 +26,9 @@ NODES: dict[str, tuple[str, str]] = {
 }
 """Node → (address, fabric). Each node has a loopback address of its own, so that ports never collide; a second
 demo on this machine has them in another 127.0.N."""
+
+ADAPTERS = 2
+"""Of each node, both on its fabric."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +58,28 @@ class DemoOptions:
     """Node → (address, fabric), before a running demo's addresses are stepped around."""
 
 
+def write_fabrics(folder: Path, nodes: Mapping[str, tuple[str, str]]) -> None:
+    """Write each fabric's file: node → (address, fabric). One cable of the first fabric trains too slowly."""
+    names = sorted({fabric for _, fabric in nodes.values()})
+    for name in names:
+        members = [node for node, (_, fabric) in nodes.items() if fabric == name]
+        fabric = plan_fabric(
+            name,
+            {node: [adapter_name(index) for index in range(ADAPTERS)] for node in members},
+            {node: str(folder / node / "hardware") for node in members},
+            slow=name == names[0],
+        )
+        write_fabric(folder / "fabrics" / f"{name}.json", fabric)
+
+
 def write_node(
     options: DemoOptions, authority: Authority, home: Path, server: str, address: str, fabric: str, now: float
 ) -> None:
-    """Write a node's hardware, certificate and agent.yaml into its folder, which has the node's name."""
+    """Write a node's hardware, tools, certificate and agent.yaml into its folder, which has the node's name."""
     node = home.name
     home.mkdir()
-    hardware = write_hardware(home / "hardware", gpus=8, adapters=2, rate_gbps=400, node=node)
+    hardware = write_hardware(home / "hardware", gpus=8, adapters=ADAPTERS, rate_gbps=400, node=node)
+    tools = write_tools(hardware.directory, home.parent / "fabrics" / f"{fabric}.json", address)
     client = authority.issue_client(node, address, now)
     write_private(home / "ca.pem", authority.ca_pem)
     write_private(home / "agent.pem", client.cert_pem)
@@ -81,7 +104,11 @@ def write_node(
         "reconnect_base": "250ms",
         "reconnect_max": "1s",
         "fabrics": [{"name": fabric, "hcas": hardware.adapters, "rate_gbps": 400}],
-        "discovery": {"nvidia_smi": str(hardware.nvidia_smi), "ib_root": str(hardware.ib_root)},
+        "discovery": {
+            "nvidia_smi": str(hardware.nvidia_smi),
+            "ib_root": str(hardware.ib_root),
+            **{tool: str(path) for tool, path in tools.items()},
+        },
         "engines": engines,
         "supervisor": supervisor,
     }

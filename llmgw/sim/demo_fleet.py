@@ -28,8 +28,16 @@ from llmgw.config.addresses import join_host_port
 from llmgw.config.errors import SentenceError
 from llmgw.pki.authority import Authority
 from llmgw.sim.claims import ClaimError, claim, free_port
-from llmgw.sim.demo_files import DemoOptions, change_arguments, write_node, write_private, write_server_config
+from llmgw.sim.demo_files import (
+    DemoOptions,
+    change_arguments,
+    write_fabrics,
+    write_node,
+    write_private,
+    write_server_config,
+)
 from llmgw.sim.hardware import HARDWARE_ENV
+from llmgw.sim.hardware_files import set_power
 from llmgw.sim.power import pointer_path, power_off, processes_of
 
 SERVER_START_S = 30.0
@@ -86,6 +94,7 @@ class DemoFleet:
         write_private(self.folder / "server-key.pem", server.key_pem)
         write_private(self.folder / "renewal.pem", authority.renewal_cert_pem)
         write_private(self.folder / "renewal-key.pem", authority.renewal_key_pem)
+        write_fabrics(self.folder, self.nodes)
         for node, (address, fabric) in self.nodes.items():
             write_node(self.options, authority, self.folder / node, self.agents, address, fabric, now)
         write_server_config(self.options, self.folder, ports)
@@ -117,9 +126,11 @@ class DemoFleet:
         self._spawn("server", ["server", "--config", str(self.folder / "server.yaml")], {})
 
     def start_agent(self, node: str) -> None:
-        """Start one node's agent, in a session of its own."""
-        hardware = {HARDWARE_ENV: str(self.folder / node / "hardware")}
-        self._spawn(node, ["agent", "--config", str(self.folder / node / "agent.yaml")], hardware)
+        """Start one node's agent, in a session of its own. A node whose power was cut has power again."""
+        hardware = self.folder / node / "hardware"
+        set_power(hardware, True)
+        env = {HARDWARE_ENV: str(hardware)}
+        self._spawn(node, ["agent", "--config", str(self.folder / node / "agent.yaml")], env)
 
     async def wait_for_admin(self) -> None:
         """Wait until the admin API answers. Raises DemoError with the server's last words."""

@@ -19,7 +19,7 @@ from llmgw.sim.engine_api import Api
 from llmgw.sim.engine_core import Core
 from llmgw.sim.engine_http import HttpServer, bind
 from llmgw.sim.engine_metrics import Metrics
-from llmgw.sim.engine_nccl import carry, nccl_lines
+from llmgw.sim.engine_nccl import Traffic, nccl_lines
 from llmgw.sim.engine_options import Options, Surroundings, read_surroundings
 from llmgw.sim.engine_rendezvous import EngineError, Leader, Worker
 
@@ -50,6 +50,9 @@ class _Process:
         self._core = Core(options.faults, metrics, options.max_num_seqs)
         self._server = HttpServer(Api(options, surroundings, self._core, say).handle)
         self._told_to_stop = asyncio.Event()
+        self._traffic: Traffic | None = None
+        if options.nnodes > 1 and options.nccl_log == "ib" and surroundings.hardware is not None:
+            self._traffic = Traffic(surroundings.hardware, surroundings.adapters)
 
     async def main(self) -> int:
         loop = asyncio.get_running_loop()
@@ -84,6 +87,7 @@ class _Process:
         say(f"waiting for {options.nnodes - 1} workers at {host} port {port}")
         await _unless_lost(leader, leader.gather(options.rendezvous_timeout_s))
         self._core.held_up = lambda: leader.held_up
+        leader.tokens = self._tokens_made
         say(f"all {options.nnodes - 1} workers have joined")
         await _unless_lost(leader, self._load())
         await _unless_lost(leader, self._serve(sock))
@@ -104,6 +108,7 @@ class _Process:
             timeout_s=options.rendezvous_timeout_s,
         )
         say(f"rank {options.rank} has joined the leader at {host} port {port}")
+        worker.heard_tokens = self._count_traffic
         await worker.start()
         await _unless_lost(worker, self._load())
         say(f"rank {options.rank} works for its leader and serves nothing itself")
@@ -136,11 +141,30 @@ class _Process:
         options, adapters = self._options, self._surroundings.adapters
         for line in nccl_lines(options.nccl_log, adapters, options.rank, options.nnodes):
             say(line)
-        if options.nccl_log == "ib" and self._surroundings.hardware is not None:
+        if self._traffic is not None:
             try:
-                carry(self._surroundings.hardware, adapters)
+                self._traffic.load()
             except (OSError, ValueError) as error:
-                complain(f"the simulated adapters carry nothing: {error}")
+                self._carry_nothing(error)
+
+    def _tokens_made(self) -> int:
+        """All tokens of the replica so far, which rank 0 counts, and tells the others."""
+        metrics = self._core.metrics
+        tokens = metrics.prompt_tokens + metrics.generation_tokens
+        self._count_traffic(tokens)
+        return tokens
+
+    def _count_traffic(self, tokens: int) -> None:
+        """Every rank's adapters carry their part of each token."""
+        if self._traffic is not None:
+            try:
+                self._traffic.up_to(tokens)
+            except (OSError, ValueError) as error:
+                self._carry_nothing(error)
+
+    def _carry_nothing(self, error: OSError | ValueError) -> None:
+        self._traffic = None
+        complain(f"the simulated adapters carry nothing: {error}")
 
     async def _serve(self, sock: socket.socket) -> None:
         """Listen, and go on for ever."""

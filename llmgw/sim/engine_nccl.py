@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
+
+from llmgw.sim.hardware_traffic import carry
 
 NcclLog = Literal["ib", "socket", "none"]
 NCCL_LOGS: tuple[NcclLog, ...] = ("ib", "socket", "none")
 # Some MiB for loading, in words of 4 bytes as the counters count.
 WORDS_LOADED = 2**20
+# A model of 80 layers, 8192 wide, in 16 bits, split over the nodes: two sums of one vector a layer and token.
+WORDS_A_TOKEN = 80 * 2 * 8192 * 2 // 4
 
 
 def nccl_lines(kind: NcclLog, adapters: Sequence[str], rank: int, nnodes: int) -> list[str]:
@@ -38,12 +41,24 @@ def adapters_of(nccl_ib_hca: str) -> list[str]:
     return [part for part in nccl_ib_hca.removeprefix("=").split(",") if part]
 
 
-def carry(hardware: str, adapters: Sequence[str], words: int = WORDS_LOADED) -> None:
-    """Count so much on each port of a simulated node. Raises OSError or ValueError for a damaged one."""
-    for adapter in adapters:
-        name, _, port = adapter.partition(":")
-        for counter in ("port_xmit_data", "port_rcv_data"):
-            path = Path(hardware) / "ib" / name / "ports" / (port or "1") / "counters" / counter
-            beside = path.with_name(f".{path.name}.{os.getpid()}")
-            beside.write_text(f"{int(path.read_text()) + words}\n")
-            os.replace(beside, path)
+class Traffic:
+    """What the fabric's ports of one shard carry: loading, and then every token that the replica makes."""
+
+    def __init__(self, hardware: str, adapters: Sequence[str]) -> None:
+        self._hardware = hardware
+        self._adapters = list(adapters)
+        self._tokens = 0
+
+    def load(self) -> None:
+        """Count what loading moves. Raises OSError or ValueError for damaged hardware."""
+        self._carry(WORDS_LOADED)
+
+    def up_to(self, tokens: int) -> None:
+        """Count the tokens since the last time. Raises OSError or ValueError for damaged hardware."""
+        new, self._tokens = tokens - self._tokens, tokens
+        if new > 0 and self._adapters:
+            self._carry(new * WORDS_A_TOKEN // len(self._adapters))
+
+    def _carry(self, words: int) -> None:
+        for adapter in self._adapters:
+            carry(self._hardware, adapter, sent_words=words, received_words=words)

@@ -3,9 +3,10 @@
     worker → leader   {"group": "r-7", "rank": 1, "nnodes": 3}
     leader → worker   {"joined": true}, then {"start": true} when all are there, or {"refused": "sentence"}
 
-Then the leader calls about once a second and each worker answers, which stands for the collectives of a real
-engine: while a worker answers nothing (a frozen or cut-off node), the leader generates nothing either. The
-connection is held for life, and its end is how each side learns of the other's death.
+Then the leader calls about once a second, with the number of tokens made so far, and each worker answers. This
+stands for the collectives of a real engine: while a worker answers nothing (a frozen or cut-off node), the leader
+generates nothing either, and each token moves data at every rank. The connection is held for life, and its end is
+how each side learns of the other's death.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from llmgw.sim.engine_http import bind
@@ -43,6 +45,8 @@ class Leader:
         self._server: asyncio.Server | None = None
         self._heard_at: dict[int, float] = {}
         self._calling: asyncio.Task[None] | None = None
+        self.tokens: Callable[[], int] = lambda: 0
+        """Asked before each call: the tokens that the replica has made so far."""
 
     @property
     def held_up(self) -> bool:
@@ -76,10 +80,11 @@ class Leader:
     async def _call(self) -> None:
         while True:
             await asyncio.sleep(CALL_S)
+            tokens = self.tokens()
             for writer in self._joined.values():
                 # Whoever takes nothing needs no more calls to answer when it goes on.
                 if writer.transport.get_write_buffer_size() == 0:
-                    _send(writer, {"call": True})
+                    _send(writer, {"call": True, "tokens": tokens})
 
     async def loss(self) -> str:
         """Wait until a worker that had joined is gone; the answer is the sentence that says which."""
@@ -135,6 +140,8 @@ class Worker:
         self._leader = leader
         self._reader = reader
         self._writer = writer
+        self.heard_tokens: Callable[[int], None] = lambda tokens: None
+        """Told at each call how many tokens the replica has made so far."""
 
     @classmethod
     async def join(cls, host: str, port: int, *, group: str, rank: int, nnodes: int, timeout_s: float) -> Worker:
@@ -165,11 +172,20 @@ class Worker:
     async def loss(self) -> str:
         """Wait until the leader is gone; the answer is the sentence that says so."""
         try:
-            while await self._reader.read(LINE_BYTES_MAX):
+            while line := await self._reader.readline():
+                self._hear(line)
                 _send(self._writer, {"here": True})
-        except OSError:
+        except (OSError, ValueError):
             pass
         return self._gone()
+
+    def _hear(self, line: bytes) -> None:
+        try:
+            tokens = json.loads(line).get("tokens")
+        except (ValueError, AttributeError):
+            return
+        if type(tokens) is int:
+            self.heard_tokens(tokens)
 
     @classmethod
     async def _dial(cls, leader: str, host: str, port: int, greeting: dict[str, Any]) -> Worker | None:

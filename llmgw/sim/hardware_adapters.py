@@ -92,6 +92,11 @@ def adapter_guid(node: str, index: int) -> str:
     return _GUID_PREFIX + hashlib.sha256(f"{node}/adapter/{index}".encode()).hexdigest()[:8]
 
 
+def port_lid(node: str, index: int) -> int:
+    """The LID that a subnet manager gives the adapter's port: 2 to 48,001, the same each time."""
+    return 2 + _spread(node, index, "lid") % 48_000
+
+
 def pci_files(parameters: Parameters, index: int) -> dict[str, str]:
     """Path below the PCI device → text."""
     device_id = RATES[parameters.rate_gbps][1][1]
@@ -161,7 +166,7 @@ def port_files(parameters: Parameters, index: int, state: PortState) -> list[tup
     rate = f"{parameters.rate_gbps:g} Gb/sec ({RATES[parameters.rate_gbps][0]})"
     if state == "slow":  # one lane of four has come up
         rate = f"{parameters.rate_gbps / 4:g} Gb/sec ({RATES[parameters.rate_gbps][0].replace('4X', '1X')})"
-    lid = 2 + _spread(parameters.node, index, "lid") % 48_000
+    lid = port_lid(parameters.node, index)
     down = state == "down"
     works = not down and state != "init"
     if ethernet:

@@ -13,6 +13,7 @@ from llmgw.config.errors import SentenceError
 
 MARKER = "llmgw-sim-hardware.json"
 _STAGING = ".staging"
+_OFF = "powered-off"
 
 
 class HardwareError(SentenceError):
@@ -108,3 +109,19 @@ def write_link(directory: Path, relative: str, to: str) -> None:
         os.replace(staged, target)
     except OSError as error:
         raise HardwareError(f"{target} cannot be written: {error.strerror}") from None
+
+
+def is_powered_off(directory: Path) -> bool:
+    """Whether the node's power was cut: its ports have no light then, whatever the files say."""
+    return (directory / _OFF).exists()
+
+
+def set_power(directory: Path, on: bool) -> None:
+    """Cut the power of a simulated node, or give it back. Raises HardwareError."""
+    if on:
+        try:
+            (directory / _OFF).unlink(missing_ok=True)
+        except OSError as error:
+            raise HardwareError(f"{directory / _OFF} cannot be removed: {error.strerror}") from None
+    else:
+        write_file(directory, _OFF, "")

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from llmgw.config.errors import SentenceError
+from llmgw.sim.hardware_files import set_power
 
 
 class PowerError(SentenceError):
@@ -61,6 +62,9 @@ def power_off(folder: Path, node: str) -> list[str]:
     if not (folder / node / "agent.yaml").exists():
         known = sorted(path.parent.name for path in folder.glob("*/agent.yaml"))
         raise PowerError(f"the demo has no node {node!r}; its nodes are {', '.join(known)}")
+    hardware = folder / node / "hardware"
+    if hardware.is_dir():
+        set_power(hardware, False)  # its adapters have no light any more, which the fabric sees
     killed: list[str] = []
     # A second look ends what an engine started between the first and its own end.
     for _ in range(2):

@@ -101,6 +101,7 @@ def test_the_commands_of_a_document_work(fleet: RunningFleet, place: Path, path:
         command = command.replace("/etc/llmgw/agent.yaml", str(fleet.demo.folder / "node01" / "agent.yaml"))
         script.append(command.replace("chat-small", "demo/small"))
     env = {**os.environ, "PATH": f"{place / 'bin'}:{os.environ['PATH']}", "NO_COLOR": "1"}
+    env["LLMGW_STATE"] = str(fleet.demo.state)  # for `llmgw sim`, whatever other demo runs here
     done = subprocess.run(
         ["bash", "-c", "\n".join(script)],
         cwd=place,

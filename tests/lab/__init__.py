@@ -1,0 +1,1 @@
+"""Real OpenSM, saquery and ibnetdiscover on simulated InfiniBand."""
