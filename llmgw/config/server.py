@@ -92,6 +92,20 @@ class Liveness(Model):
     """How often an idle replica is asked for one token."""
     probe_timeout: Duration = Field(5.0, gt=0)
     """How long a one-token probe of a silent node's shard may take."""
+    port_down_suspend: Duration = Field(10.0, gt=0)
+    """A fabric port down under a replica of several nodes for this long: out of the rotation, until it is up."""
+    port_down_fail: Duration = Field(30.0, gt=0)
+    """A fabric port down under a replica of several nodes for this long: the replica is failed and replaced."""
+
+    @model_validator(mode="after")
+    def _suspend_before_failing(self) -> Liveness:
+        if self.port_down_fail < self.port_down_suspend:
+            raise KeyedError(
+                f"{self.port_down_fail:g} s is shorter than port_down_suspend ({self.port_down_suspend:g} s); a "
+                "replica leaves the rotation before it is failed: make it longer",
+                "port_down_fail",
+            )
+        return self
 
 
 class RouterSettings(Model):

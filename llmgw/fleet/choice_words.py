@@ -1,15 +1,16 @@
-"""Why a replica of several nodes goes where it goes, in words: how its nodes sit, and what spoke for them.
+"""Why a replica goes where it goes, or nowhere, in words; of several nodes: how they sit, what spoke for them.
 
 Nothing is decided here: the ranking's own choices are compared by the ranking's own key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from llmgw.config.catalog import Profile
 from llmgw.fleet.fabric_facts import FabricFacts
 from llmgw.fleet.leaves import ONE_LEAF, spread_of
-from llmgw.fleet.model import Node
+from llmgw.fleet.model import Fleet, Node
 from llmgw.fleet.ranking import Choice
 
 NAMES_MAX = 4
@@ -67,10 +68,36 @@ def comes_last(node: Node, failures: int, fabrics: Sequence[str], facts: FabricF
         why.append(
             "the profile failed there once" if failures == 1 else f"the profile failed there {failures} times"
         )
-    for name in fabrics:
-        for doubt in facts.place(node.node_id, name).doubts:
-            why.append(doubt if len(fabrics) == 1 else f"{name}: {doubt}")
+    why += [
+        doubt if len(fabrics) == 1 else f"{name}: {doubt}"
+        for name in fabrics
+        for doubt in facts.place(node.node_id, name).doubts
+    ]
     return f"comes last: {'; '.join(dict.fromkeys(why))}" if why else None
+
+
+def why_not(fleet: Fleet, profile: Profile, feasible: Sequence[str], refused: Mapping[str, Sequence[str]]) -> str:
+    """Why there are no seats, in one sentence. `refused`: filter's sentence → nodes it refused."""
+    if not fleet.nodes:
+        return "no node has ever registered"
+    gpus = "1 free GPU" if profile.gpus_per_node == 1 else f"{profile.gpus_per_node} free GPUs"
+    need = f"{profile.nodes} node{'s' if profile.nodes > 1 else ''} with {gpus}"
+    if profile.nodes > 1:
+        need += " on one fabric"
+    tally = "; ".join(
+        f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}: {reason}" for reason, nodes in refused.items()
+    )
+    if not feasible:
+        return f"needs {need}; {tally}"
+    per_fabric: dict[str, int] = {}
+    for node_id in feasible:
+        for name in fleet.nodes[node_id].usable_fabrics:
+            network = fleet.fabric_facts.network(node_id, name) if profile.nodes > 1 else (name, None)
+            if network is not None:
+                label = name if network[1] is None else f"{name} (the physical fabric {network[1]})"
+                per_fabric[label] = per_fabric.get(label, 0) + 1
+    have = ", ".join(f"{count} on {label}" for label, count in sorted(per_fabric.items()))
+    return f"needs {need}; feasible are {have}" + (f"; {tally}" if tally else "")
 
 
 def _what_decided(best: Choice, other: Choice) -> str:

@@ -1,8 +1,8 @@
 """How near to each other nodes of a fabric sit, and which of many sit nearest: leaves first, then tiers.
 
-NCCL joins the Nth adapter of a node with the Nth of the next, so that what counts is counted rail by rail. Where a
-node's adapters all hang on one leaf, and where each hangs on the leaf of its rail, two nodes with the same leaves in
-the same order need no tier above.
+NCCL joins the Nth adapter of a node with the Nth of the next, so that what counts is counted rail by rail. Where
+a node's adapters all hang on one leaf, and where each hangs on the leaf of its rail, two nodes with the same
+leaves in the same order need no tier above.
 """
 
 from __future__ import annotations
@@ -107,13 +107,15 @@ def _grow(
     """Add blocks until no node is left to find: one that is enough for the rest as soon as there is one."""
     rest = list(blocks)
     while left:
-        enough = [block for block in rest if block.count >= left]
+        # Nodes of unknown leaves are a leaf each: they come in when there are no others, or for the last seat.
+        known = [block for block in rest if block.leaves]
+        enough = [block for block in (rest if left == 1 else known or rest) if block.count >= left]
         if enough:
             found = _nearest(nodes, enough, left, facts)
             return [*packed, (found, left)]
         before = spread_of(nodes, facts).leaves if nodes else 0.0
         # What adds least for each node that it gives: the fullest, where each adds a leaf.
-        found = min(rest, key=lambda block: _gain(nodes, before, block, facts))
+        found = min(known, key=lambda block: _gain(nodes, before, block, facts))
         packed = [*packed, (found, found.count)]
         nodes += _taken(found, found.count)
         left -= found.count

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from llmgw.config.catalog import Profile
-from llmgw.fleet.choice_words import comes_last, why_these
+from llmgw.fleet.choice_words import comes_last, why_not, why_these
 from llmgw.fleet.fabric_facts import FabricFacts
 from llmgw.fleet.gpu_choice import choose_gpus
 from llmgw.fleet.model import Fleet, Node, NodeState, ReplicaState, Seat
@@ -301,7 +301,7 @@ class Verdict:
     reason: str = ""
     """Why there are no seats, in one sentence."""
     decided: list[str] = field(default_factory=list)
-    """For a replica of several nodes: how these sit, and what speaks for them rather than others, in sentences."""
+    """For a replica of several nodes: how these sit, and what speaks for them rather than others; sentences."""
     last: dict[str, str] = field(default_factory=dict)
     """Feasible node → why it comes last, as a sentence."""
 
@@ -341,7 +341,7 @@ def never(fleet: Fleet, wanted: Wanted) -> str | None:
         return None
     if able and (profile.nodes == 1 or Ranking(wanted, room, able).best() is not None):
         return None
-    return _why_not(fleet, wanted, Verdict(None, feasible=[node.node_id for node in able], refused=refused))
+    return why_not(fleet, profile, [node.node_id for node in able], refused)
 
 
 def place(fleet: Fleet, wanted: Wanted, room: Room) -> Verdict:
@@ -361,7 +361,7 @@ def place(fleet: Fleet, wanted: Wanted, room: Room) -> Verdict:
     ranking = Ranking(wanted, room, feasible)
     chosen = _choose(ranking, wanted, room)
     if chosen is None:
-        verdict.reason = _why_not(fleet, wanted, verdict)
+        verdict.reason = why_not(fleet, wanted.profile, verdict.feasible, verdict.refused)
     else:
         verdict.seats, verdict.fabric = chosen.seats, chosen.fabric
     if wanted.profile.nodes > 1:
@@ -381,28 +381,3 @@ def _choose(ranking: Ranking, wanted: Wanted, room: Room) -> Chosen | None:
     gpus = wanted.profile.gpus_per_node
     seats = (Seat(node.node_id, choose_gpus(node.gpus, room.free(node), gpus)) for node in nodes)
     return Chosen(tuple(seats), fabric)
-
-
-def _why_not(fleet: Fleet, wanted: Wanted, verdict: Verdict) -> str:
-    profile = wanted.profile
-    if not fleet.nodes:
-        return "no node has ever registered"
-    gpus = "1 free GPU" if profile.gpus_per_node == 1 else f"{profile.gpus_per_node} free GPUs"
-    need = f"{profile.nodes} node{'s' if profile.nodes > 1 else ''} with {gpus}"
-    if profile.nodes > 1:
-        need += " on one fabric"
-    tally = "; ".join(
-        f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}: {reason}"
-        for reason, nodes in verdict.refused.items()
-    )
-    if not verdict.feasible:
-        return f"needs {need}; {tally}"
-    per_fabric: dict[str, int] = {}
-    for node_id in verdict.feasible:
-        for name in fleet.nodes[node_id].usable_fabrics:
-            network = fleet.fabric_facts.network(node_id, name) if profile.nodes > 1 else (name, None)
-            if network is not None:
-                label = name if network[1] is None else f"{name} (the physical fabric {network[1]})"
-                per_fabric[label] = per_fabric.get(label, 0) + 1
-    have = ", ".join(f"{count} on {label}" for label, count in sorted(per_fabric.items()))
-    return f"needs {need}; feasible are {have}" + (f"; {tally}" if tally else "")

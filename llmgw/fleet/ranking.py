@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from llmgw.fleet.placement import Room, Wanted
 
 _Score = tuple[bool, int, bool, bool, int, int, str]
-"""(suspect, failures, doubted, off its rail, there, free, node id), smallest first. Suspects come last; then where
-the profile failed and failed, since others may have what is lacking there; then nodes whose place on the fabric is
-doubted; `there` counts shards of the model, which is spread over nodes; the fewest free GPUs are the tightest fit.
-What is said of a fabric counts for replicas of several nodes only."""
+"""(suspect, failures, doubted, off its rail, there, free, node id), smallest first. Suspects come last; then
+where the profile failed and failed, since others may have what is lacking there; then nodes whose links are
+doubted; `there` counts shards of the model, which is spread over nodes; the fewest free GPUs are the tightest
+fit. What is said of a fabric counts for replicas of several nodes only."""
 _Merit = tuple[bool, int, bool]
 """The beginning of a score: how far a node is to be believed. It never changes while a plan takes seats."""
 
@@ -166,8 +166,8 @@ class Ranking:
         return None if best is None else ([self._nodes[node_id] for node_id in best.node_ids], best.fabric)
 
     def choices(self) -> list[Choice]:
-        """For a replica of several nodes: what `best` finds, and after it what would be taken were that not there,
-        the best first: other leaves of the same fabric, and the other fabrics.
+        """For a replica of several nodes: what `best` finds, and after it what would be taken were that not
+        there, the best first: other leaves of the same fabric, and the other fabrics.
         """
         found = sorted(self._choices(), key=lambda choice: choice.key)
         if not found:

@@ -294,6 +294,8 @@ def _settings(config: ServerConfig) -> FleetSettings:
         stall_after_s=config.liveness.stall_after,
         stalled_limit_s=config.liveness.stalled_limit,
         probe_interval_s=config.liveness.probe_interval,
+        port_down_suspend_s=config.liveness.port_down_suspend,
+        port_down_fail_s=config.liveness.port_down_fail,
     )
 
 
