@@ -29,6 +29,7 @@ class MachineFaults(Breaker):
     def mend(self) -> None:
         for machine in self._world.all_machines():
             machine.fabrics_down.clear()
+            self._world.engines.reach_again()
             machine.gpus_broken.clear()
             machine.gpus_foreign.clear()
             machine.disk_stalls_until = float("-inf")
@@ -129,18 +130,18 @@ class MachineFaults(Breaker):
         for leader in self._world.engines.gangs_over(machine):
             leader.serves_since = None
 
-        def later() -> None:
+        def notice() -> None:
             for leader in self._world.engines.gangs_over(machine):
                 if fabric in machine.fabrics_down:
                     self._world.engines.end(leader, "NCCL: a peer does not answer")
-                elif leader.ready.is_set():
-                    leader.serves_since = self._world.now
 
         def mend() -> None:
             machine.fabrics_down.discard(fabric)
+            self._world.engines.reach_again()
 
-        self._after(2, 60, mend)
-        self._world.later(30.0, later)
+        self._after(2, self._rng.choice([20, 60, 150]), mend)
+        if self._rng.random() < 0.4:  # others wait for ever
+            self._world.later(self._rng.uniform(10, 60), notice)
 
     def _break_gpu(self) -> None:
         machine = self._machine()
