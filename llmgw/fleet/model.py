@@ -209,7 +209,7 @@ class Outage:
 
     since: float
     nodes: tuple[str, ...]
-    """Where, by rank."""
+    """On which of its nodes, in the order of its seats."""
     reason: str
     out_since: float | None = None
     """Since when the replica is out of the rotation for it; None while it is not."""
@@ -257,7 +257,7 @@ class Replica:
     suspended: str | None = None
     """Why it is out of the rotation though it is ready, or None."""
     suspended_at: float = float("-inf")
-    ports: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    ports: dict[str, list[str]] = field(default_factory=dict)
     """Of a replica of several nodes: node → the ports (`mlx5_0:1`) that it was placed or adopted with."""
     outage: Outage | None = None
     """Set while its fabric is down on one of its nodes."""

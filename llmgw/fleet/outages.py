@@ -55,19 +55,21 @@ def why_down(node: Node, replica: Replica) -> str | None:
     The ports that were in use when the replica was placed must carry traffic. That the fabric is not offered any
     more for another reason, such as a mistake in agent.yaml, is no reason to stop what works over them.
     """
-    name = replica.fabric or ""
-    offer = next((offer for offer in node.inventory.fabrics if offer.name == name), None)
-    usable = offer.adapters if offer is not None and offer.usable else ()
-    in_use = replica.ports.get(node.node_id)
-    if in_use is None:
-        if offer is not None and offer.usable:
-            return None
-        lost = [""]
+    name, in_use = replica.fabric, replica.ports.get(node.node_id)
+    for offer in node.inventory.fabrics:
+        if offer.name == name:
+            break
     else:
+        offer = None
+    if offer is not None and offer.usable and (in_use is None or in_use == offer.adapters):
+        return None  # so it is nearly always, for every replica at every decision
+    lost: list[str] = []
+    if in_use is not None:
+        usable = offer.adapters if offer is not None and offer.usable else ()
         carrying = {f"{port.adapter}:{port.port}" for port in node.inventory.ports if port.is_up}
         lost = [port for port in in_use if port not in usable and port not in carrying]
-    if not lost:
-        return None
+        if not lost:
+            return None
     if offer is None:
         return f"{node.node_id} does not declare {name} any more"
     if not offer.usable and offer.reason:
@@ -75,7 +77,7 @@ def why_down(node: Node, replica: Replica) -> str | None:
     return f"{node.node_id}: {', '.join(lost) or name} is not up any more: check the cable and its other end"
 
 
-def ports_in_use(fleet: Fleet, replica: Replica) -> dict[str, tuple[str, ...]]:
+def ports_in_use(fleet: Fleet, replica: Replica) -> dict[str, list[str]]:
     """Node → the ports that a replica of several nodes uses there, as far as the node offers its fabric now."""
     if replica.nodes == 1:
         return {}
@@ -84,7 +86,7 @@ def ports_in_use(fleet: Fleet, replica: Replica) -> dict[str, tuple[str, ...]]:
         node = fleet.nodes.get(node_id)
         offer = node.fabric(replica.fabric or "") if node is not None else None
         if offer is not None and offer.adapters:
-            found[node_id] = tuple(offer.adapters)
+            found[node_id] = offer.adapters
     return found
 
 
@@ -92,7 +94,8 @@ def _down_on(fleet: Fleet, replica: Replica) -> dict[str, str]:
     """Node → why the fabric is down there; as it was said last of nodes that are silent."""
     before = replica.outage.nodes if replica.outage is not None else ()
     found = {}
-    for node_id in replica.node_ids:
+    for seat in replica.seats.values():
+        node_id = seat.node_id
         node = fleet.nodes.get(node_id)
         if node is None:
             continue

@@ -177,7 +177,8 @@ def _other_fabric(node: Node, wanted: Wanted, room: Room) -> bool:
 def _unknown_network(node: Node, wanted: Wanted, room: Room) -> bool:
     if wanted.profile.nodes == 1 or not room.facts.split:
         return False
-    return not any(room.facts.network(node.node_id, name) for name in _names(node, wanted))
+    names = [name for name in room.fabrics(node) if wanted.profile.fabric in (None, name)]
+    return not any(room.facts.network(node.node_id, name) for name in names)
 
 
 def _networks_there(node: Node, wanted: Wanted) -> str:

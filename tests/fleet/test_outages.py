@@ -203,14 +203,14 @@ def test_a_server_that_starts_during_an_outage_takes_the_replica_over_and_gives_
     assert gang(world).replica_id != old
 
 
-def replica_with(ports: dict[str, tuple[str, ...]]) -> Replica:
+def replica_with(ports: dict[str, list[str]]) -> Replica:
     return Replica("big-1", "big", "p", "h", 2, "sim", ReplicaState.READY, 0.0, 0.0, fabric="ib-a", ports=ports)
 
 
 def said(world: World, offer: FabricOffer | None, *ports: Port) -> str | None:
     node = world.fleet.nodes["node01"]
     node.inventory = Inventory(fabrics=[offer] if offer is not None else [], ports=list(ports))
-    return why_down(node, replica_with({"node01": ("mlx5_0:1", "mlx5_0:2")}))
+    return why_down(node, replica_with({"node01": ["mlx5_0:1", "mlx5_0:2"]}))
 
 
 def test_only_ports_that_were_in_use_count(world: World) -> None:
