@@ -107,7 +107,7 @@ def _what_decided(best: Choice, other: Choice) -> str:
     if best.failures != other.failures:
         return f"the profile failed {other.failures} times there of late, {best.failures} times here"
     if best.doubted != other.doubted:
-        return f"the links of {_nodes(other.doubted)} doubted there, {best.doubted or 'none'} here"
+        return f"{_nodes(other.doubted)} doubtful there, {best.doubted or 'none'} here"
     if best.spread.leaves != other.spread.leaves:
         return f"{best.spread.leaves:.3g} against {other.spread.leaves:.3g} leaves"
     if best.spread.tiers != other.spread.tiers:
@@ -116,9 +116,11 @@ def _what_decided(best: Choice, other: Choice) -> str:
         return f"{_nodes(other.off_rail)} not on the rails there, {best.off_rail or 'none'} here"
     if best.there != other.there:
         return f"{other.there} shards of the model are on that fabric, {best.there} on this"
+    if best.fabric == other.fabric and best.beside != other.beside:
+        return f"{other.beside} shards of the model are on those nodes, {best.beside} on these"
     if best.free != other.free:
         return f"the tighter fit: these have {best.free} free GPUs, those {other.free}"
-    return "alike, and others are left whole for larger replicas, or the names decide"
+    return "alike; the smaller leaf is taken, else the first by name"
 
 
 def _nodes(count: int) -> str:

@@ -367,10 +367,10 @@ def place(fleet: Fleet, wanted: Wanted, room: Room) -> Verdict:
         verdict.seats, verdict.fabric = chosen.seats, chosen.fabric
     if wanted.profile.nodes > 1:
         verdict.decided = why_these(ranking.choices(), room.facts)
-    for node in feasible:
-        why = comes_last(node, room.failures(node, wanted), _names(node, wanted), room.facts)
-        if why is not None and wanted.profile.nodes > 1:
-            verdict.last[node.node_id] = why
+        for node in feasible:
+            why = comes_last(node, room.failures(node, wanted), _names(node, wanted), room.facts)
+            if why is not None:
+                verdict.last[node.node_id] = why
     return verdict
 
 

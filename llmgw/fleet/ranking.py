@@ -44,6 +44,8 @@ class Choice:
     off_rail: int
     there: int
     """Shards of the model on all nodes of the fabric."""
+    beside: int
+    """Shards of the model on these nodes; decides between leaves of one fabric only."""
     free: int
 
     @property
@@ -232,6 +234,7 @@ class Ranking:
             spread=spread,
             off_rail=sum(score[3] for score in taken),
             there=group.there,
+            beside=sum(score[4] for score in taken),
             free=sum(score[5] for score in taken),
         )
 

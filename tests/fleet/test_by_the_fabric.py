@@ -299,3 +299,38 @@ def test_the_order_of_ranks_keeps_the_nodes_of_a_leaf_together(nodes: list[str])
     room = Room.of(fleet)
     room.take(fleet, "other", 2, [Seat(name, ()) for name in nodes])
     assert chosen(fleet, 4) == ["n1", "n3", "n2", "n4"]
+
+
+def decided(fleet: Fleet, room: Room | None = None) -> str:
+    """What spoke for the choice rather than for the next one."""
+    found = place(fleet, Wanted("big", Profile(engine="sim", nodes=2)), room or Room.of(fleet)).decided
+    return found[1].partition(": ")[2]
+
+
+def two_leaves(*second: Place) -> Fleet:
+    """Two leaves with two nodes each."""
+    first, more = [at("l1"), at("l1")], second or (at("l2"), at("l2"))
+    return fleet_of({f"n{i}": each for i, each in enumerate([*first, *more], 1)}, {("l1", "l2"): 1})
+
+
+def test_every_thing_that_may_decide_is_named() -> None:
+    assert decided(two_leaves()) == "alike; the smaller leaf is taken, else the first by name"
+    room = Room.of(fleet := two_leaves())
+    room.take(fleet, "big", 2, [Seat("n1", ())])
+    assert decided(fleet, room) == "1 shards of the model are on those nodes, 0 on these"
+    room = Room.of(fleet := two_leaves())
+    room.take(fleet, "other", 1, [Seat("n4", ("n4-0",))])
+    assert decided(fleet, room) == "the tighter fit: these have 15 free GPUs, those 16"
+    aligned = at("l2", aligned=True), at("l2", aligned=False)
+    assert decided(two_leaves(*aligned)) == "1 node is not on the rails there, none here"
+    # An unmapped fabric beside one with doubts, then with two leaves, then with a suspect.
+    fleet = Fleet(
+        nodes={name: node(name, "ib-b" if name[0] == "m" else "ib-a") for name in ("m1", "m2", "n1", "n2")}
+    )
+    doubted = {("m1", "ib-b"): at("k1", doubts=["slow"]), ("m2", "ib-b"): at("k1")}
+    fleet.fabric_facts = FabricFacts(doubted)
+    assert decided(fleet) == "1 node is doubtful there, none here"
+    fleet.fabric_facts = FabricFacts({**doubted, ("m1", "ib-b"): at("k2")})
+    assert decided(fleet) == "1 against 2 leaves"
+    fleet.nodes["m1"].suspect = "it fails"
+    assert decided(fleet) == "1 node is suspect there, none here"
