@@ -95,6 +95,20 @@ class Liveness(Model):
     suspect_window: Duration = Field(600.0, gt=0)
     """A node on which three profiles failed within this long, while they run elsewhere, is placed on last, until
     nothing has failed there for as long."""
+    port_down_suspend: Duration = Field(10.0, gt=0)
+    """A fabric port down under a replica of several nodes for this long: out of the rotation, until it is up."""
+    port_down_fail: Duration = Field(30.0, gt=0)
+    """A fabric port down under a replica of several nodes for this long: the replica is failed and replaced."""
+
+    @model_validator(mode="after")
+    def _suspend_before_failing(self) -> Liveness:
+        if self.port_down_fail < self.port_down_suspend:
+            raise KeyedError(
+                f"{self.port_down_fail:g} s is shorter than port_down_suspend ({self.port_down_suspend:g} s); a "
+                "replica leaves the rotation before it is failed: make it longer",
+                "port_down_fail",
+            )
+        return self
 
 
 class RouterSettings(Model):

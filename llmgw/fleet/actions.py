@@ -133,6 +133,29 @@ class ReturnReplica:
 
 
 @dataclass(frozen=True, slots=True)
+class SetOutage:
+    """The fabric is down on these of a replica's nodes; where it was down already, others have joined or gone."""
+
+    replica_id: str
+    node_ids: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """The fabric stays down under a replica: out of the rotation, its shards untouched."""
+
+    replica_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndOutage:
+    """The fabric is up again under a replica: back into the rotation, if it had left it."""
+
+    replica_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ResumeReplica:
     """A replica that was given up has returned, and its place is not taken.
 
@@ -199,6 +222,9 @@ Action = (
     | FailReplica
     | SuspendReplica
     | ReturnReplica
+    | SetOutage
+    | CutOff
+    | EndOutage
     | ResumeReplica
     | DrainReplica
     | StopReplica

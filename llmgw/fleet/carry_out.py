@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -10,10 +10,12 @@ from llmgw.config.catalog import Catalog, CatalogModel, Profile
 from llmgw.fleet.actions import (
     Action,
     AdoptReplica,
+    CutOff,
     DoubtSilence,
     DrainReplica,
     DropInherited,
     EndDoubt,
+    EndOutage,
     EndSettling,
     FailReplica,
     NodeLost,
@@ -23,6 +25,7 @@ from llmgw.fleet.actions import (
     ResumeReplica,
     ReturnReplica,
     SendStop,
+    SetOutage,
     StartReplica,
     StartWorkers,
     StopReplica,
@@ -40,11 +43,13 @@ from llmgw.fleet.model import (
     Backoff,
     Fleet,
     NodeState,
+    Outage,
     Replica,
     ReplicaState,
     Shard,
     shard_id_of,
 )
+from llmgw.fleet.outages import ports_in_use
 from llmgw.fleet.settings import FleetSettings
 from llmgw.messages.agent import Rendezvous, ShardSpec
 
@@ -134,10 +139,13 @@ def _on_replica(
             replica.witnessed_at = max(replica.witnessed_at, now) if ready else replica.witnessed_at
             state = ReplicaState.READY if ready else ReplicaState.STARTING
             _set(replica, state, now, effects, event="adopted", reason=f"running as reported; {state}")
+            replica.ports = ports_in_use(fleet, replica)
             fleet.inherited.pop(replica.replica_id, None)
         case ResumeReplica(_, for_itself):
             leader = replica.leader
             ready = leader is not None and leader.phase == "ready"
+            replica.ports = {**ports_in_use(fleet, replica), **replica.ports}
+            replica.outage = None
             replica.given_up, replica.reaped, replica.ready_at = False, False, now if ready else None
             replica.witnessed_at = now if ready else replica.witnessed_at
             if for_itself:
@@ -155,6 +163,25 @@ def _on_replica(
         case ReturnReplica():
             replica.suspended = None
             effects.events.append(replica_event(replica, "back in rotation", "it shows progress again"))
+        case SetOutage(_, node_ids, reason):
+            if replica.outage is None:
+                replica.outage = Outage(now, node_ids, reason)
+                effects.events.append(replica_event(replica, "fabric down", reason))
+            else:
+                replica.outage = replace(replica.outage, nodes=node_ids, reason=reason)
+        case CutOff():
+            if replica.outage is not None:
+                down_s, why = now - replica.outage.since, replica.outage.reason
+                replica.outage = replace(replica.outage, out_since=now)
+                reason = f"out of the rotation, since {replica.fabric} has been down for {down_s:.0f} s: {why}"
+                effects.events.append(replica_event(replica, "cut off", reason))
+        case EndOutage():
+            was_out = replica.outage is not None and replica.outage.out_since is not None
+            replica.outage = None
+            replica.ports = {**ports_in_use(fleet, replica), **replica.ports}
+            reason = f"{replica.fabric} is up again on all its nodes"
+            reason += ", and it is back in the rotation" if was_out else ""
+            effects.events.append(replica_event(replica, "fabric up", reason))
         case FailReplica(_, reason, penalty, given_up, evicted):
             if evicted:
                 fleet.evictions = [at for at in fleet.evictions if now - at < EVICTION_WINDOW_S] + [now]
@@ -215,6 +242,7 @@ def _start_replica(fleet: Fleet, catalog: Catalog, action: StartReplica, now: fl
         fabric=action.fabric,
         replaces=action.replaces,
     )
+    replica.ports = ports_in_use(fleet, replica)
     fleet.replicas[replica.replica_id] = replica
     reason = f"replaces {action.replaces}" if action.replaces else "wanted by the catalog"
     replica.reason = reason

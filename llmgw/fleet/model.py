@@ -84,6 +84,8 @@ class Node:
     draining: bool = False
     drain_forced: bool = False
     inventory: Inventory = field(default_factory=Inventory)
+    inventory_at: float = float("-inf")
+    """When it was said."""
     certificate_expires_at: float | None = None
     failures: list[tuple[float, tuple[str, str]]] = field(default_factory=list)
     """When shards failed here by themselves, and of which (model, profile); the newest few."""
@@ -202,6 +204,18 @@ class Seat:
     gpus: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The fabric is down under a replica of several nodes."""
+
+    since: float
+    nodes: tuple[str, ...]
+    """On which of its nodes, in the order of its seats."""
+    reason: str
+    out_since: float | None = None
+    """Since when the replica is out of the rotation for it; None while it is not."""
+
+
 @dataclass(slots=True)
 class Replica:
     """One running instance of a profile."""
@@ -244,6 +258,10 @@ class Replica:
     suspended: str | None = None
     """Why it is out of the rotation though it is ready, or None."""
     suspended_at: float = float("-inf")
+    ports: dict[str, list[str]] = field(default_factory=dict)
+    """Of a replica of several nodes: node → the ports (`mlx5_0:1`) that it was placed or adopted with."""
+    outage: Outage | None = None
+    """Set while its fabric is down on one of its nodes."""
     reaped: bool = False
     """Its end was recorded; it stays only because a lost node may still hold a part of it."""
 
@@ -256,6 +274,13 @@ class Replica:
     def node_ids(self) -> list[str]:
         """Its nodes by rank."""
         return [self.seats[rank].node_id for rank in sorted(self.seats)]
+
+    @property
+    def out_of_rotation(self) -> str | None:
+        """Why no requests are sent to it though it is ready, or None."""
+        if self.outage is not None and self.outage.out_since is not None:
+            return f"{self.fabric} is down under it: {self.outage.reason}"
+        return self.suspended
 
     @property
     def live(self) -> bool:

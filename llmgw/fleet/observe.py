@@ -5,7 +5,7 @@ Every function returns the events that history keeps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmgw.fleet.events import REASON_CHARS_MAX, Event, node_event, replica_event
 from llmgw.fleet.model import (
@@ -54,18 +54,18 @@ def register(fleet: Fleet, message: Register, enrolment: Enrolment, session: str
     node.certificate_expires_at = enrolment.certificate_expires_at
     node.version = message.version
     node.features = frozenset(message.features)
-    events += take_inventory(node, message.inventory)
+    events += take_inventory(node, message.inventory, now)
     events += _take_held(fleet, node, message.held, now)
     drop_inherited_of(fleet, node.node_id)
     return events
 
 
-def take_inventory(node: Node, inventory: Inventory) -> list[Event]:
+def take_inventory(node: Node, inventory: Inventory, now: float) -> list[Event]:
     """Replace what a node has; a GPU that goes or can no longer be used is an event.
 
     Changes of fabrics are kept by the store, which knows how they were before this server started.
     """
-    before, node.inventory = node.inventory, inventory
+    before, node.inventory, node.inventory_at = node.inventory, inventory, now
     events = []
     gpus_before = {gpu.uuid: gpu for gpu in before.gpus}
     for gpu in inventory.gpus:
@@ -95,7 +95,7 @@ def report(
     node = fleet.nodes[node_id]
     events = heard(fleet, node_id, now)
     if inventory is not None:
-        events += take_inventory(node, inventory)
+        events += take_inventory(node, inventory, now)
     for held in shards:
         events += _take_status(fleet, node, held, now, registering=False)
     return events
@@ -169,11 +169,19 @@ def forgive_pause(fleet: Fleet, pause_s: float, now: float) -> None:
     for node in fleet.nodes.values():
         node.last_heard = moved(node.last_heard)
         node.since = moved(node.since)
+        node.inventory_at = moved(node.inventory_at)
         node.lost_not_before += pause_s
     for replica in fleet.replicas.values():
         replica.since = moved(replica.since)
         replica.witnessed_at = moved(replica.witnessed_at)
         replica.suspended_at = moved(replica.suspended_at)
+        if replica.outage is not None:
+            out_since = replica.outage.out_since
+            replica.outage = replace(
+                replica.outage,
+                since=moved(replica.outage.since),
+                out_since=None if out_since is None else moved(out_since),
+            )
         if replica.busy_since is not None:
             replica.busy_since = moved(replica.busy_since)
         if replica.probe_failed_since is not None:

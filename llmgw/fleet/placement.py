@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from llmgw.config.catalog import Profile
+from llmgw.fleet.choice_words import comes_last, why_not, why_these
+from llmgw.fleet.fabric_facts import FabricFacts
 from llmgw.fleet.fabric_test_gate import FabricTestGate
 from llmgw.fleet.gpu_choice import choose_gpus
 from llmgw.fleet.model import Fleet, Node, NodeState, ReplicaState, Seat
@@ -36,6 +38,8 @@ class Room:
     """(model, node id) → shards of that model there."""
     singles_on_fabric: dict[str, int]
     """Fabric → GPUs held there by replicas of one node."""
+    facts: FabricFacts = field(default_factory=FabricFacts)
+    """Where nodes sit on their fabrics, as far as that is known."""
     ending: frozenset[str] = frozenset()
     """Nodes that have yet to say that a shard of a failed replica has ended."""
     failed_on: dict[tuple[str, str, str], int] = field(default_factory=dict)
@@ -66,6 +70,7 @@ class Room:
             used=fleet.gpus_in_use(),
             replicas_of={},
             singles_on_fabric={},
+            facts=fleet.fabric_facts,
             ending=ending,
             fabric_test_gate=fleet.fabric_test_gate,
         )
@@ -202,6 +207,26 @@ def _last_tests(node: Node, wanted: Wanted, room: Room) -> str | None:
     return "; ".join(gate.why_not(node.node_id, name) for name in names) if gate is not None else None
 
 
+def _unknown_network(node: Node, wanted: Wanted, room: Room) -> bool:
+    if wanted.profile.nodes == 1 or not room.facts.split:
+        return False
+    names = [name for name in room.fabrics(node) if wanted.profile.fabric in (None, name)]
+    return not any(room.facts.network(node.node_id, name) for name in names)
+
+
+def _networks_there(node: Node, wanted: Wanted) -> str:
+    names = ", ".join(_names(node, wanted))
+    return (
+        f"several physical fabrics are called {names}, and nobody knows on which of them it is; "
+        "`llmgw ctl fabrics` lists them: give each a name of its own in agent.yaml"
+    )
+
+
+def _names(node: Node, wanted: Wanted) -> list[str]:
+    """The usable fabrics that a replica of several nodes may use there."""
+    return [name for name in node.usable_fabrics if wanted.profile.fabric in (None, name)]
+
+
 def _engine_missing(node: Node, wanted: Wanted, room: Room) -> bool:
     return node.engine(wanted.profile.engine) is None
 
@@ -274,6 +299,7 @@ FILTERS: tuple[Filter, ...] = (
     ),
     Filter("is not on the fabric that the profile names", _other_fabric, lasting=True, detail=_fabrics_there),
     Filter("has not passed a test of the fabric lately enough", _untested, detail_in=_last_tests),
+    Filter("is on an unknown one of several fabrics of one name", _unknown_network, detail=_networks_there),
     # The node may be what the replica died of: its agent's silence only shows later.
     Filter("has not ended a shard of a failed replica yet", lambda n, w, r: n.node_id in r.ending),
     Filter("has too few free ports for an engine", _too_few_ports, detail=_ports_there),
@@ -309,6 +335,10 @@ class Verdict:
     """Node → what it says itself about the refusal, as a sentence."""
     reason: str = ""
     """Why there are no seats, in one sentence."""
+    decided: list[str] = field(default_factory=list)
+    """For a replica of several nodes: how these sit, and what speaks for them rather than others; sentences."""
+    last: dict[str, str] = field(default_factory=dict)
+    """Feasible node → why it comes last, as a sentence."""
 
 
 def refusal(node: Node, wanted: Wanted, room: Room) -> Filter | None:
@@ -331,7 +361,7 @@ def never(fleet: Fleet, wanted: Wanted) -> str | None:
     is None: nothing is known.
     """
     profile = wanted.profile
-    room = Room(used={}, replicas_of={}, singles_on_fabric={})
+    room = Room(used={}, replicas_of={}, singles_on_fabric={}, facts=fleet.fabric_facts)
     able: list[Node] = []
     refused: dict[str, list[str]] = {}
     for node in fleet.nodes.values():
@@ -340,11 +370,13 @@ def never(fleet: Fleet, wanted: Wanted) -> str | None:
             able.append(node)
         else:
             refused.setdefault(reason, []).append(node.node_id)
-    if not fleet.nodes or any(node.state is NodeState.UNKNOWN for node in able):
+    if not fleet.nodes or any(
+        node.state is NodeState.UNKNOWN or _unknown_network(node, wanted, room) for node in able
+    ):
         return None
     if able and (profile.nodes == 1 or Ranking(wanted, room, able).best() is not None):
         return None
-    return _why_not(fleet, wanted, Verdict(None, feasible=[node.node_id for node in able], refused=refused))
+    return why_not(fleet, profile, [node.node_id for node in able], refused)
 
 
 def place(fleet: Fleet, wanted: Wanted, room: Room) -> Verdict:
@@ -361,11 +393,18 @@ def place(fleet: Fleet, wanted: Wanted, room: Room) -> Verdict:
             if detail is not None:
                 verdict.details[node.node_id] = detail
     verdict.feasible = [node.node_id for node in feasible]
-    chosen = _choose(Ranking(wanted, room, feasible), wanted, room)
+    ranking = Ranking(wanted, room, feasible)
+    chosen = _choose(ranking, wanted, room)
     if chosen is None:
-        verdict.reason = _why_not(fleet, wanted, verdict)
+        verdict.reason = why_not(fleet, wanted.profile, verdict.feasible, verdict.refused)
     else:
         verdict.seats, verdict.fabric = chosen.seats, chosen.fabric
+    if wanted.profile.nodes > 1:
+        verdict.decided = why_these(ranking.choices(), room.facts)
+        for node in feasible:
+            why = comes_last(node, room.failures(node, wanted), _names(node, wanted), room.facts)
+            if why is not None:
+                verdict.last[node.node_id] = why
     return verdict
 
 
@@ -377,25 +416,3 @@ def _choose(ranking: Ranking, wanted: Wanted, room: Room) -> Chosen | None:
     gpus = wanted.profile.gpus_per_node
     seats = (Seat(node.node_id, choose_gpus(node.gpus, room.free(node), gpus)) for node in nodes)
     return Chosen(tuple(seats), fabric)
-
-
-def _why_not(fleet: Fleet, wanted: Wanted, verdict: Verdict) -> str:
-    profile = wanted.profile
-    if not fleet.nodes:
-        return "no node has ever registered"
-    gpus = "1 free GPU" if profile.gpus_per_node == 1 else f"{profile.gpus_per_node} free GPUs"
-    need = f"{profile.nodes} node{'s' if profile.nodes > 1 else ''} with {gpus}"
-    if profile.nodes > 1:
-        need += " on one fabric"
-    tally = "; ".join(
-        f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}: {reason}"
-        for reason, nodes in verdict.refused.items()
-    )
-    if not verdict.feasible:
-        return f"needs {need}; {tally}"
-    per_fabric: dict[str, int] = {}
-    for node_id in verdict.feasible:
-        for name in fleet.nodes[node_id].usable_fabrics:
-            per_fabric[name] = per_fabric.get(name, 0) + 1
-    have = ", ".join(f"{count} on {name}" for name, count in sorted(per_fabric.items()))
-    return f"needs {need}; feasible are {have}" + (f"; {tally}" if tally else "")

@@ -29,6 +29,7 @@ from llmgw.fleet.distrust import judge_rollouts, judge_trust
 from llmgw.fleet.health import judge_replicas
 from llmgw.fleet.liveness import end_settling, judge_nodes
 from llmgw.fleet.model import COMMANDED, LOST, Backoff, Fleet, NodeState, Replica, ReplicaState
+from llmgw.fleet.outages import judge_outages
 from llmgw.fleet.placement import Room, Wanted, choose_seats
 from llmgw.fleet.sets import Sets
 from llmgw.fleet.settings import FleetSettings
@@ -50,6 +51,7 @@ def reconcile(fleet: Fleet, catalog: Catalog, now: float, settings: FleetSetting
         or _returns(sets)
         or _adoptions(sets)
         or _failures(sets, now, settings)
+        or judge_outages(fleet, now, settings)
         or judge_replicas(fleet, catalog, now, settings)
         or judge_trust(sets, now, settings)
         or judge_rollouts(sets)

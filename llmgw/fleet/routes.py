@@ -41,7 +41,7 @@ def routes(
 
 def endpoint_of(fleet: Fleet, replica: Replica) -> RouteEndpoint | None:
     """Where requests to the replica go, or None while none must."""
-    return leader_of(fleet, replica) if replica.suspended is None else None
+    return leader_of(fleet, replica) if replica.out_of_rotation is None else None
 
 
 def leader_of(fleet: Fleet, replica: Replica) -> RouteEndpoint | None:
@@ -76,9 +76,13 @@ def _why_nothing(fleet: Fleet, model: CatalogModel) -> str:
         return "its static endpoints are not usable"
     if not any(profile.replicas for profile in model.profiles):
         return "it is scaled to zero"
-    if any(replica.suspended is not None for replica in fleet.replicas.values() if replica.model == model.name):
+    replicas = [replica for replica in fleet.replicas.values() if replica.model == model.name]
+    ready = [replica for replica in replicas if replica.state is ReplicaState.READY]
+    if any(replica.outage is not None and replica.outage.out_since is not None for replica in ready):
+        return "the fabric is down under its replicas"
+    if any(replica.suspended is not None for replica in ready):
         return "its engines have work and show no progress"
-    states = [replica.state for replica in fleet.replicas.values() if replica.model == model.name]
+    states = [replica.state for replica in replicas]
     if ReplicaState.STARTING in states:
         return "its replicas are starting"
     if not fleet.nodes:

@@ -22,6 +22,10 @@ class FleetSettings:
     """Out of the rotation and no probe answered for this long (or the model's first-byte deadline): failed."""
     probe_interval_s: float = 60.0
     """How often an idle replica is asked for one token."""
+    port_down_suspend_s: float = 10.0
+    """The fabric down under a replica of several nodes for this long: out of the rotation."""
+    port_down_fail_s: float = 30.0
+    """And for this long: failed."""
     commanded_timeout_s: float = 60.0
     """How long an agent that speaks may take to report a shard it was told to start."""
     backoff_first_s: float = 10.0

@@ -10,8 +10,6 @@ from llmgw.messages.agent import FabricOffer, Port
 from llmgw.messages.findings import Finding
 
 LINK_LAYERS = ("InfiniBand", "Ethernet")
-# 5: the link is up and its physical layer recovers; traffic goes on (InfiniBand spec 1, 7.2.7).
-_UP_STATES = frozenset({"ACTIVE", "ACTIVE_DEFER"})
 _WHY = "Replicas of several nodes are not placed on a node whose fabric is not whole"
 _ADAPTERS_SHOWN_MAX = 16
 
@@ -46,7 +44,7 @@ def why_port_unusable(port: Port) -> PortProblem | None:
     """What keeps a port from carrying traffic, or None. The same words for InfiniBand and RoCE."""
     name = f"{port.adapter} port {port.port}"
     ethernet = port.link_layer == "Ethernet"
-    if port.state in _UP_STATES:
+    if port.is_up:
         if port.link_layer not in LINK_LAYERS:
             return PortProblem(
                 check="fabric-link-layer",

@@ -123,6 +123,13 @@ class ExplainProfile(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     placed: dict[str, list[str]] = {}
     """Replica id → its nodes, leader first."""
+    sits: dict[str, str] = {}
+    """Replica of several nodes → how its nodes sit on their fabric, where that is known: `one leaf (leaf02)`."""
+    decided: list[str] = []
+    """For a replica of several nodes: where the next one would go, and what speaks for it rather than for other
+    nodes, in sentences."""
+    last: dict[str, str] = {}
+    """Nodes that could host a shard and come last → why, as a sentence."""
     feasible: list[str] = []
     """Nodes that could host a shard right now."""
     refused: list[FilterTally] = []

@@ -114,6 +114,10 @@ class Gid(msgspec.Struct, frozen=True, kw_only=True):
     """The interface whose address it was made from (`gid_attrs/ndevs`)."""
 
 
+# 5, ACTIVE_DEFER: the link is up and its physical layer recovers; traffic goes on (InfiniBand spec 1, 7.2.7).
+UP_STATES = frozenset({"ACTIVE", "ACTIVE_DEFER"})
+
+
 class Port(msgspec.Struct, frozen=True, kw_only=True):
     """One port of one InfiniBand or RoCE adapter, as sysfs tells it. `None` is unknown, never zero."""
 
@@ -144,6 +148,11 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     """Partition keys in use, in the table's order, 0xffff for full membership of the default partition."""
     gids: Annotated[list[Gid], msgspec.Meta(max_length=GIDS_PER_PORT_MAX)] = []
     counters: dict[str, int | None] = {}
+
+    @property
+    def is_up(self) -> bool:
+        """True while it carries traffic."""
+        return self.state in UP_STATES
 
 
 class FabricOffer(msgspec.Struct, frozen=True, kw_only=True):

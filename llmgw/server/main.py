@@ -305,6 +305,8 @@ def _settings(config: ServerConfig) -> FleetSettings:
         stalled_limit_s=config.liveness.stalled_limit,
         probe_interval_s=config.liveness.probe_interval,
         suspect_window_s=config.liveness.suspect_window,
+        port_down_suspend_s=config.liveness.port_down_suspend,
+        port_down_fail_s=config.liveness.port_down_fail,
     )
 
 

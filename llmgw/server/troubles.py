@@ -27,7 +27,7 @@ def troubles(fleet: Fleet, catalog: Catalog, now: float) -> list[Finding]:
     # That a replacement fails is said once.
     failing = {finding.where for finding in profiles}
     stuck = [finding for finding in _stuck(fleet, moving) if finding.where not in failing]
-    return [*_doubted(fleet), *_nodes(fleet), *_stalled(fleet), *profiles, *stuck]
+    return [*_doubted(fleet), *_nodes(fleet), *_over_fabrics(fleet), *_stalled(fleet), *profiles, *stuck]
 
 
 def _doubted(fleet: Fleet) -> list[Finding]:
@@ -69,6 +69,45 @@ def _nodes(fleet: Fleet) -> list[Finding]:
                 f"`llmgw ctl node remove {node.node_id}` when it never comes back",
             )
         )
+    return found
+
+
+def _over_fabrics(fleet: Fleet) -> list[Finding]:
+    """Replicas of several nodes whose ranks cannot reach each other over a fabric, or never could."""
+    found = []
+    for replica in fleet.replicas.values():
+        if not replica.live or replica.nodes == 1:
+            continue
+        outage = replica.outage
+        if outage is not None:
+            out = "it is out of the rotation" if outage.out_since is not None else "it leaves the rotation soon"
+            found.append(
+                Finding(
+                    check="replica-fabric-down",
+                    severity="error",
+                    where=replica.replica_id,
+                    what=f"{replica.replica_id} of {replica.model}: {replica.fabric} is down under it: "
+                    f"{outage.reason}",
+                    why=f"its ranks do not reach each other; {out}, and is failed and replaced unless the fabric "
+                    "is soon up again",
+                    remedy=f"bring the port up again; `llmgw ctl nodes {outage.nodes[0]}` shows its ports",
+                )
+            )
+        facts, name = fleet.fabric_facts, replica.fabric or ""
+        spanned = sorted({place for node in replica.node_ids if (place := facts.place(node, name).physical)})
+        if len(spanned) > 1:
+            found.append(
+                Finding(
+                    check="replica-spans-fabrics",
+                    severity="error",
+                    where=replica.replica_id,
+                    what=f"{replica.replica_id} of {replica.model} sits on {len(spanned)} physical fabrics that "
+                    f"are all called {name}: {', '.join(spanned)}",
+                    why="its ranks reach each other over the slow network at best, and may hang",
+                    remedy="give each physical fabric a name of its own in the nodes' agent.yaml; "
+                    f"`llmgw ctl restart {replica.replica_id}` moves it to one of them",
+                )
+            )
     return found
 
 

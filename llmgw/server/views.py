@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from llmgw.config.addresses import join_host_port
 from llmgw.config.catalog import CatalogModel, Profile
+from llmgw.fleet.choice_words import how_they_sit
 from llmgw.fleet.model import Fleet, Node, Replica, ReplicaState, Shard
 from llmgw.fleet.moves import Move, moves, retry_of
 from llmgw.fleet.placement import Room, Wanted, place
@@ -160,8 +161,10 @@ def _replica(hub: Hub, replica: Replica, move: Move | None) -> ReplicaView:
 def _why(replica: Replica, move: Move | None) -> str | None:
     if move is not None:
         return move.sentence
-    if replica.suspended is not None:
-        return f"out of the rotation: {replica.suspended}"
+    if replica.live and replica.out_of_rotation is not None:
+        return f"out of the rotation: {replica.out_of_rotation}"
+    if replica.live and replica.outage is not None:
+        return f"{replica.fabric} is down under it: {replica.outage.reason}"
     # That it is ready says it all; a reason is for what is not as it should be.
     return None if replica.state is ReplicaState.READY else replica.reason
 
@@ -236,6 +239,15 @@ def _explain(
         ready=ready,
         summary=summary,
         placed={replica.replica_id: replica.node_ids for replica in replicas if replica.live},
+        sits={
+            replica.replica_id: sits
+            for replica in replicas
+            if replica.live
+            and replica.nodes > 1
+            and (sits := how_they_sit(replica.node_ids, replica.fabric or "", fleet.fabric_facts))
+        },
+        decided=verdict.decided,
+        last=verdict.last,
         feasible=verdict.feasible,
         refused=[
             FilterTally(

@@ -9,6 +9,7 @@ import msgspec
 from llmgw.config.catalog import Catalog, CatalogModel, Profile
 from llmgw.fleet.actions import Action
 from llmgw.fleet.carry_out import Effects, carry_out
+from llmgw.fleet.fabric_facts import FabricFacts, Place
 from llmgw.fleet.model import Fleet
 from llmgw.fleet.observe import Enrolment, register, report
 from llmgw.fleet.reconcile import reconcile
@@ -25,6 +26,10 @@ from llmgw.messages.agent import (
 )
 
 GPUS = 8
+NODES_PER_LEAF = 16
+LEAVES_PER_SPINE = 8
+RAILS = 8
+DOUBTED_EVERY = 50
 
 
 def inventory(node_id: str, fabric: str) -> Inventory:
@@ -66,6 +71,34 @@ def inventory(node_id: str, fabric: str) -> Inventory:
         fabrics=[FabricOffer(name=fabric, adapters=["mlx5_0:1", "mlx5_1:1"], usable=True, rate_gbps=400.0)],
         engines=[EngineOffer(name="sim")],
     )
+
+
+def mapped(fleet: Fleet) -> FabricFacts:
+    """The fabrics of a fleet as they would be on a map: rails with leaves of their own, every sixteen nodes at
+    other ones, joined over spines, and those over cores; one node in fifty has a doubtful cable.
+    """
+    places: dict[tuple[str, str], Place] = {}
+    distances: dict[tuple[str, str], int] = {}
+    by_fabric: dict[str, list[str]] = {}
+    for node in fleet.nodes.values():
+        for name in node.usable_fabrics:
+            by_fabric.setdefault(name, []).append(node.node_id)
+    for name, node_ids in by_fabric.items():
+        units = -(-len(node_ids) // NODES_PER_LEAF)
+        for at, node_id in enumerate(node_ids):
+            places[node_id, name] = Place(
+                physical=name,
+                leaves=tuple(f"{name} rail {rail} leaf {at // NODES_PER_LEAF:03d}" for rail in range(RAILS)),
+                aligned=True,
+                doubts=("mlx5_0 port 1 counts symbol errors",) if at % DOUBTED_EVERY == 7 else (),
+            )
+        for rail in range(RAILS):
+            leaves = [f"{name} rail {rail} leaf {unit:03d}" for unit in range(units)]
+            for one in range(units):
+                for other in range(one + 1, units):
+                    near = one // LEAVES_PER_SPINE == other // LEAVES_PER_SPINE
+                    distances[leaves[one], leaves[other]] = 1 if near else 2
+    return FabricFacts(places, distances)
 
 
 def mixed_catalog(profiles: int, replicas: int) -> Catalog:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from llmgw.config.catalog import Catalog, CatalogModel
 from tests.bench.figures import Figures
-from tests.bench.fleets import LargeFleet, mixed_catalog
+from tests.bench.fleets import LargeFleet, mapped, mixed_catalog
 
 STEADY_LIMIT_MS = 50.0
 FILL_LIMIT_S = 2.0
@@ -42,6 +42,17 @@ def run(options: argparse.Namespace) -> Figures:
     figures.add("a steady plan, median", statistics.median(steady), "ms", STEADY_LIMIT_MS)
     figures.add("a steady plan, worst", max(steady), "ms")
     figures.add("filling an empty fleet, median", statistics.median(fills), "s", FILL_LIMIT_S)
+    for fabrics in (10, 1):
+        of = f"{fabrics} mapped fabric{'s' if fabrics > 1 else ''}"
+        fills = []
+        for _ in range(options.repeat):
+            large = LargeFleet(catalog, options.nodes, fabrics)
+            large.register_all()
+            large.fleet.fabric_facts = mapped(large.fleet)
+            fills.append(_seconds(large.until_quiet))
+        steady = [1000 * _seconds(large.plan) for _ in range(options.repeat * 10)]
+        figures.add(f"a steady plan on {of}, median", statistics.median(steady), "ms", STEADY_LIMIT_MS)
+        figures.add(f"filling an empty fleet on {of}, median", statistics.median(fills), "s", FILL_LIMIT_S)
     figures.growth.append(
         (
             "the plan after profiles were changed (scaled up by one), median ms",

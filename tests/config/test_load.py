@@ -220,6 +220,11 @@ SERVER_SENTENCES = {
         "tokens would travel "
         "in the clear: set admin.tls.cert and admin.tls.key, or listen on 127.0.0.1",
     ),
+    "a replica that is failed before it leaves the rotation": (
+        "liveness:\n  port_down_fail: 5s\n",
+        "server.yaml line 2: liveness.port_down_fail: 5 s is shorter than port_down_suspend (10 s); a replica "
+        "leaves the rotation before it is failed: make it longer",
+    ),
     "TLS for agents that is left empty": (
         "agents:\n  tls:\n",
         "server.yaml line 2: agents.tls: empty; set ca, cert, key below it, or remove it",

@@ -390,6 +390,12 @@ class ScriptedBackend:
             ready=1,
             summary="1 of 2 run; no fabric has 2 nodes with 4 free GPUs",
             placed={"chat-large-1a2b": ["node01", "node02"]},
+            sits={"chat-large-1a2b": "2 leaves (leaf01, leaf02), 1 tier crossed"},
+            decided=[
+                "node03 and node04 on ib-a: one leaf (leaf02), rails aligned",
+                "rather than node03 and node05 on ib-a: 1 against 2 leaves",
+            ],
+            last={"node05": "comes last: cable leaf01 port 3 runs at 4xDDR"},
             refused=[FilterTally(reason="fewer free GPUs than the profile needs", nodes=["node01", "node02"])],
             retry_in_s=12.0,
             last_failure="the engine exited with code 1",

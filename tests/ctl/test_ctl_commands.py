@@ -109,6 +109,15 @@ def test_a_profile_that_lacks_replicas_is_named_below_those_that_are_there(
             ["org/chat-large (chat)", "1 of 1 ready", "no node has a free GPU", "https://api.example.org"],
         ),
         (["explain", "chat"], ["1 of 2 ready", "fewer free GPUs", "node01, node02", "exited with code 1"]),
+        (
+            ["explain", "chat"],
+            [
+                "runs on node01, node02: 2 leaves (leaf01, leaf02), 1 tier crossed",
+                "the next would take node03 and node04 on ib-a: one leaf (leaf02), rails aligned",
+                "    rather than node03 and node05 on ib-a: 1 against 2 leaves",
+                "node05 comes last: cable leaf01 port 3 runs at 4xDDR",
+            ],
+        ),
         (["history"], ["chat-large-1a2b", "ready", "a one-token request was answered", "2023-11-14"]),
         (["token", "list"], ["first"]),
         (["catalog", "history"], ["* 2", "ops", "why", "2023-11-14"]),

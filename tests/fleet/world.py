@@ -45,12 +45,19 @@ class Machine:
     counter: int = 0
     held: dict[str, HeldShard] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
+    down: set[str] = field(default_factory=set)
+    """Fabrics whose port is down."""
     inbox: list[tuple[str, object]] = field(default_factory=list)
 
     def inventory(self) -> Inventory:
         return Inventory(
             gpus=[Gpu(index=i, uuid=f"{self.node_id}-gpu{i}", name="sim") for i in range(self.gpus)],
-            fabrics=[FabricOffer(name=name, adapters=["mlx5_0:1"], usable=True) for name in self.fabrics],
+            fabrics=[
+                FabricOffer(name=name, reason="mlx5_0 port 1 is not up (DOWN, Polling): no cable or dead peer")
+                if name in self.down
+                else FabricOffer(name=name, adapters=["mlx5_0:1"], usable=True)
+                for name in self.fabrics
+            ],
             engines=[EngineOffer(name="sim")],
             free_ports=self.free_ports,
             port_range="21000-21999",

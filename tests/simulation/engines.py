@@ -119,6 +119,16 @@ class Engines:
         replicas = [engine.spec.replica_id for engine in machine.engines.values() if engine.spec.nodes > 1]
         return [leader for replica in replicas if (leader := self._gangs.get(replica, {}).get(0)) is not None]
 
+    def reach_again(self) -> None:
+        """A port is up again: gangs of which no rank is cut off go on where they were."""
+        for gang in self._gangs.values():
+            leader = gang.get(0)
+            if leader is None or not leader.ready.is_set() or leader.serves_since is not None:
+                continue
+            cut = any(engine.machine.fabrics_down for engine in gang.values())
+            if len(gang) == leader.spec.nodes and not cut:
+                leader.serves_since = leader.machine.world.now
+
     def _loaded(self, replica_id: str) -> None:
         gang = self._gangs.get(replica_id, {})
         leader = gang.get(0)

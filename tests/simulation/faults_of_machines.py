@@ -19,7 +19,7 @@ class MachineFaults(Breaker):
             (2, "description lost", self._lose_description),
             (5, "power loss", self.power_loss),
             (2, "disk stall", self.stall_disk),
-            (4, "port down", self._port_down),
+            (8, "port down", self._port_down),
             (2, "GPU broken", self._break_gpu),
             (2, "foreign process", self._take_gpu),
             (1, "node clock jump", self._jump),
@@ -29,6 +29,7 @@ class MachineFaults(Breaker):
     def mend(self) -> None:
         for machine in self._world.all_machines():
             machine.fabrics_down.clear()
+            self._world.engines.reach_again()
             machine.gpus_broken.clear()
             machine.gpus_foreign.clear()
             machine.disk_stalls_until = float("-inf")
@@ -120,27 +121,34 @@ class MachineFaults(Breaker):
         machine.wall_offset_s += jump_s
 
     def _port_down(self) -> None:
-        machine = self._machine()
+        """Rather under a replica of several nodes, which does not always notice."""
+        under = [
+            one
+            for one in self._world.machines.values()
+            if any(engine.spec.nodes > 1 for engine in one.engines.values())
+        ]
+        machine = self._rng.choice(under) if under and self._rng.random() < 0.8 else self._machine()
         if not machine.plan.fabrics:
             return
         fabric = self._rng.choice(machine.plan.fabrics)
-        self._fault("port down", f"{fabric} on {machine.name}")
+        lasts_s = self._rng.choice([5.0, 20.0, 40.0, 120.0]) * self._rng.uniform(0.5, 1.5)
+        self._fault("port down", f"{fabric} on {machine.name} for {lasts_s:.1f} s")
         machine.fabrics_down.add(fabric)
         for leader in self._world.engines.gangs_over(machine):
             leader.serves_since = None
 
-        def later() -> None:
+        def notice() -> None:
             for leader in self._world.engines.gangs_over(machine):
                 if fabric in machine.fabrics_down:
                     self._world.engines.end(leader, "NCCL: a peer does not answer")
-                elif leader.ready.is_set():
-                    leader.serves_since = self._world.now
 
         def mend() -> None:
             machine.fabrics_down.discard(fabric)
+            self._world.engines.reach_again()
 
-        self._after(2, 60, mend)
-        self._world.later(30.0, later)
+        self._after(lasts_s, lasts_s, mend)
+        if self._rng.random() < 0.25:  # others wait for ever
+            self._world.later(self._rng.uniform(10, 60), notice)
 
     def _break_gpu(self) -> None:
         machine = self._machine()

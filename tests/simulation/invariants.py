@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from llmgw.fleet.events import Event
 from llmgw.messages.agent import LIVE_PHASES
 from llmgw.server.hub import Hub
-from tests.simulation.watch_agents import AgentWatch
 from tests.simulation.watch_decisions import DecisionWatch
 from tests.simulation.watch_health import HealthWatch
 from tests.simulation.watch_identity import IdentityWatch
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 WHOLE_EVERY_S = 5.0
 
 
-class Invariants(AgentWatch, RouteWatch, DecisionWatch, SilenceWatch, HealthWatch, StartWatch, IdentityWatch):
+class Invariants(HealthWatch, RouteWatch, DecisionWatch, SilenceWatch, StartWatch, IdentityWatch):
     """Called at every step."""
 
     def __init__(self, world: World) -> None:
@@ -46,6 +45,7 @@ class Invariants(AgentWatch, RouteWatch, DecisionWatch, SilenceWatch, HealthWatc
         self._stopped.clear()
         self._well_since.clear()
         self._suspended_at.clear()
+        self._forget_ports()
         for node_id in self._removed:
             # Nobody keeps the lives of a node that an operator has removed.
             self._counters = {key: count for key, count in self._counters.items() if key[0] != node_id}
@@ -90,6 +90,7 @@ class Invariants(AgentWatch, RouteWatch, DecisionWatch, SilenceWatch, HealthWatc
         if event.kind == "node" and event.event == "lost":
             self._lost(event.subject)
         if event.kind == "replica":
+            self._fabric_event(event)
             self._health_event(event)
         if event.kind == "server":
             self._doubt_event(event)
@@ -106,6 +107,11 @@ class Invariants(AgentWatch, RouteWatch, DecisionWatch, SilenceWatch, HealthWatc
                     "3 adoption is whole",
                     f"{replica.replica_id} was adopted though not every rank was reported",
                 )
+
+    def paused(self, pause_s: float) -> None:
+        """The server stood still, and says so."""
+        super().paused(pause_s)
+        self._forgive_outages(pause_s)
 
     def before_turn(self, hub: Hub) -> None:
         """The hub is about to decide."""
@@ -125,6 +131,7 @@ class Invariants(AgentWatch, RouteWatch, DecisionWatch, SilenceWatch, HealthWatc
             self._seats(hub)
             self._truth()
             self._look_at_health(hub)
+            self._look_at_outages(hub)
             self._look_at_starts(hub)
             self._look_at_renewals()
 

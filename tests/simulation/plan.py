@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
 from llmgw.config.catalog import Catalog, CatalogModel, Profile
 from llmgw.fleet.settings import FleetSettings
@@ -36,6 +37,10 @@ class MachinePlan:
     address: str
     gpus: int
     fabrics: tuple[str, ...]
+    physical: str | None = None
+    """The physical fabric that its adapters are cabled to: one name may stand for two."""
+    leaves: tuple[str, ...] = ()
+    """The leaf of each of its adapters."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ def plan_of(seed: int) -> Plan:
     rng = random.Random(f"plan {seed}")
     count = rng.randint(12, 40) if rng.random() < 0.1 else rng.randint(4, 8)
     roomy = rng.random() < (0.75 if count <= 8 else 0.3)
-    machines = _machines(rng, count)
+    machines = _cabled(random.Random(f"cables {seed}"), _machines(rng, count))
     settings = FleetSettings(
         settle_s=rng.choice([10.0, 45.0]),
         unreachable_limit_s=rng.choice([60.0, 300.0]),
@@ -132,6 +137,26 @@ def _machines(rng: random.Random, count: int) -> tuple[MachinePlan, ...]:
         own = (name,) if at < 4 or rng.random() < 0.8 else ()
         machines.append(MachinePlan(f"node{at + 1:02d}", f"10.0.0.{at + 1}", rng.choice([8, 8, 10]), own))
     return tuple(machines)
+
+
+def _cabled(rng: random.Random, machines: tuple[MachinePlan, ...]) -> tuple[MachinePlan, ...]:
+    """Which machines hang on which leaves, of which physical fabric; every third name stands for two of those."""
+    railed, split = rng.random() < 0.5, {name for name in ("ib-a", "ib-b", "ib-c") if rng.random() < 0.35}
+    nodes_per_leaf = rng.choice([1, 2, 2, 4])
+    seen: Counter[str] = Counter()
+    cabled = []
+    for machine in machines:
+        if machine.fabrics:
+            (name,) = machine.fabrics
+            # In pairs, so that a replica of two nodes finds a place on one of them.
+            physical = f"{name}-{1 + (seen[name] // 2) % 2}" if name in split else f"{name}-1"
+            seen[name] += 1
+            unit = seen[physical] // nodes_per_leaf
+            seen[physical] += 1
+            leaves = tuple(f"{physical} leaf {unit} rail {rail}" for rail in ((0, 1) if railed else (0, 0)))
+            machine = replace(machine, physical=physical, leaves=leaves)
+        cabled.append(machine)
+    return tuple(cabled)
 
 
 def _catalog(rng: random.Random, machines: tuple[MachinePlan, ...], roomy: bool) -> Catalog:

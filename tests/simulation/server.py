@@ -232,6 +232,7 @@ class SimServer:
         ).app()
         world.invariants.server_started(hub)
         process.spawn(decide(hub))
+        process.spawn(world.survey.tell(hub))
         await world.router.greet(process, hub, GREETING_WAIT_S)
         hub.start_deciding()
         process.spawn(SimProber(hub, world).run())

@@ -70,11 +70,29 @@ class DecisionWatch(Watch):
                 self.expect(
                     len(set(replica.node_ids)) == replica.nodes, "1", f"{spec.replica_id} sits twice on one node"
                 )
+                self._on_one_network(hub, replica)
         for node_id, shard_id, reason in effects.stops:
             self._turn.acted = True
             self._world.trace.say("server", f"stops {shard_id} on {node_id} ({reason})")
             self._break_now(node_id)
             self._stopping(hub, node_id, shard_id, reason)
+
+    def _on_one_network(self, hub: Hub, replica: Replica) -> None:
+        """Invariant 1: as far as the server knows the physical fabrics, and where it does, in truth."""
+        told = {
+            node_id: place.physical
+            for (node_id, name), place in hub.fleet.fabric_facts.places.items()
+            if name == replica.fabric and place.physical is not None
+        }
+        known = {told.get(node_id) for node_id in replica.node_ids}
+        self.expect(
+            len(known) == 1 if len(set(told.values())) > 1 else True,
+            "1 physical fabrics",
+            f"{replica.replica_id} was placed on {known} though {replica.fabric} is known to be several",
+        )
+        if None not in known:
+            truth = {self._world.machines[node_id].plan.physical for node_id in replica.node_ids}
+            self.expect(len(truth) == 1, "1 physical fabrics", f"{replica.replica_id} was placed across {truth}")
 
     def _break_now(self, node_id: str) -> None:
         if self._world.faults is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from llmgw.fleet.events import Event
 from llmgw.fleet.model import NodeState, Replica, ReplicaState
 from llmgw.server.hub import Hub
-from tests.simulation.watch import Watch
+from tests.simulation.watch_fabrics import GIVEN_UP_FOR_FABRIC, FabricWatch
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -30,7 +30,7 @@ class Stopped:
     works_since: float | None = None
 
 
-class HealthWatch(Watch):
+class HealthWatch(FabricWatch):
     """Knows which ready replicas answer, and looks on when one is taken out of rotation or given up."""
 
     def __init__(self, world: World) -> None:
@@ -39,7 +39,6 @@ class HealthWatch(Watch):
         self._well_since: dict[str, float] = {}
         """Replicas that had stopped → since when they have answered again."""
         self._suspended_at: dict[str, float] = {}
-        self._evicted: list[float] = []
 
     def _look_at_health(self, hub: Hub) -> None:
         now = self._world.now
@@ -83,7 +82,11 @@ class HealthWatch(Watch):
             hub = self._world.server.hub
             replica = hub.fleet.replicas.get(event.subject) if hub is not None else None
             if hub is not None and replica is not None and self._may_serve(hub, replica):
-                self._given_up(hub, replica)
+                if GIVEN_UP_FOR_FABRIC in event.reason:
+                    self._given_up_for_fabric(hub, replica)
+                else:
+                    self._given_up(hub, replica)
+                self._count_eviction(hub)
         if event.event in ("failed", "adopted", "resumed"):
             # Another life begins, or this one is over.
             for known in (self._suspended_at, self._well_since, self._stopped):
@@ -118,6 +121,9 @@ class HealthWatch(Watch):
             f"{name} is given up for health, and "
             + (f"has answered until {now - stopped.since:.0f} s ago" if stopped is not None else "it answers"),
         )
+
+    def _count_eviction(self, hub: Hub) -> None:
+        now = self._world.now
         self._evicted = [at for at in self._evicted if now - at < WINDOW_S] + [now]
         # Some may have become ready, or come back, in this very turn.
         ready = sum(1 for other in hub.fleet.replicas.values() if other.state is ReplicaState.READY)

@@ -16,6 +16,7 @@ from tests.simulation.network import Network
 from tests.simulation.plan import Plan
 from tests.simulation.router import SimRouter
 from tests.simulation.server import SimServer
+from tests.simulation.survey import Survey
 from tests.simulation.trace import Trace
 from tests.simulation.virtual_loop import VirtualLoop
 
@@ -36,6 +37,7 @@ class World:
         self.invariants = Invariants(self)
         self.network = Network(self)
         self.engines = Engines(self.rng, self.later)
+        self.survey = Survey(self)
         self.server = SimServer(self)
         self.authority = Authority(self.server.wall, plan.certificate_life_s)
         self.router = SimRouter(self)

@@ -117,9 +117,14 @@ def _print_explain(view: ExplainView) -> None:
 def _print_profile(profile: ExplainProfile) -> None:
     print(f"\nprofile {profile.name}: {profile.ready} of {profile.wanted} ready: {cells.text(profile.summary)}")
     for replica, nodes in profile.placed.items():
-        print(f"  {replica} runs on {cells.listed(nodes)}")
+        sits = profile.sits.get(replica)
+        print(f"  {replica} runs on {cells.listed(nodes)}" + (f": {cells.text(sits)}" if sits else ""))
+    for at, sentence in enumerate(profile.decided):
+        print(f"    {cells.text(sentence)}" if at else f"  the next would take {cells.text(sentence)}")
     if profile.feasible:
         print(f"  could host a shard now: {cells.listed(profile.feasible)}")
+    for node, why in profile.last.items():
+        print(f"  {cells.text(node)} {cells.text(why)}")
     if profile.retry_in_s is not None:
         print(f"  tried again in {format_age(profile.retry_in_s)}")
     if profile.last_failure:
