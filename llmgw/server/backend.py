@@ -35,6 +35,7 @@ from llmgw.pki.expiry import CertificateEnd
 from llmgw.server.admin.backend import AdminError
 from llmgw.server.catalog_owner import CatalogOwner
 from llmgw.server.catalogs import CatalogError, scaled
+from llmgw.server.fabrics.drawings import Drawings, Known
 from llmgw.server.failures import Failure
 from llmgw.server.hub import Hub
 from llmgw.server.hub_error import HubError
@@ -81,12 +82,14 @@ class Backend:
         problems: Callable[[], list[Finding]],
         certificates: Callable[[], list[CertificateEnd]],
         loop_pause: Callable[[], LoopPause] = LoopPause,
+        known_fabrics: Known = tuple,
     ) -> None:
         self._hub = hub
         self._store = store
         self._listen = listen
         self.catalog = CatalogOwner(hub, store, revision=revision, config_path=config_path)
         self.weights = WeightsOnDisk(hub)
+        self.drawings = Drawings(hub, known_fabrics)
         self._started_at = started_at
         self._routers = routers
         self._problems = problems

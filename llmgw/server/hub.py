@@ -43,6 +43,7 @@ from llmgw.messages.agent import (
 from llmgw.messages.findings import Finding
 from llmgw.messages.routes import RouteEndpoint, RouteTable, Telemetry
 from llmgw.server.clones import Clones
+from llmgw.server.fabrics.rates import PortRates
 from llmgw.server.failures import Failures
 from llmgw.server.hub_error import HubError
 from llmgw.server.node_findings import node_findings
@@ -94,6 +95,7 @@ class Hub:
         self.failures = Failures()
         self.clones = Clones()
         self.sessions = Sessions()
+        self.port_rates = PortRates()
         self.requests = RequestTally()
         """What clients got, as the routers told it."""
         self.changed = asyncio.Event()
@@ -181,6 +183,8 @@ class Hub:
             self.changed.set()
         fabrics = self.fleet.nodes[node_id].inventory.fabrics
         self._keep(report(self.fleet, node_id, message.inventory, message.shards, now))
+        if message.inventory is not None:
+            self.port_rates.take(node_id, message.inventory.ports, now)
         if message.inventory is not None and message.inventory.fabrics != fabrics:
             self._memory.fabrics_changed(self.fleet.nodes[node_id], self.clock.wall())
         self.questions.answered(node_id, message)
@@ -321,6 +325,7 @@ class Hub:
         """Forget a node and what was believed to run there, but not which of its lives is the latest."""
         self.sessions.end(node_id)
         self.clones.forget(node_id)
+        self.port_rates.forget(node_id)
         forget_node(self.fleet, node_id, self.clock.monotonic())
         self._keep([node_event(node_id, "removed", f"by {by}")])
         self.changed.set()

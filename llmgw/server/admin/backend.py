@@ -28,6 +28,7 @@ from llmgw.messages.admin import (
     ServerView,
     TokenView,
 )
+from llmgw.messages.topology import FabricSummary, TopologyView
 
 
 class AdminError(Exception):
@@ -64,6 +65,20 @@ class AdminWeights(Protocol):
     async def remove(self, files: Mapping[str, list[str]], *, by: str) -> RemovedWeights: ...
 
 
+class AdminDrawings(Protocol):
+    """The fabrics as API and pages see them, by id or by what operators call them; unknown ones raise 404."""
+
+    def overview(self) -> list[FabricSummary]: ...
+
+    async def topology(self, name: str) -> TopologyView: ...
+
+    async def live(self, name: str) -> TopologyView:
+        """Without the graph."""
+        ...
+
+    async def svg(self, name: str) -> str: ...
+
+
 class AdminBackend(Protocol):
     """The control plane as the admin API sees it. Unknown names raise AdminError(404, …) with the known ones."""
 
@@ -72,6 +87,9 @@ class AdminBackend(Protocol):
 
     @property
     def weights(self) -> AdminWeights: ...
+
+    @property
+    def drawings(self) -> AdminDrawings: ...
 
     def server(self) -> ServerView: ...
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from llmgw.messages.admin import HISTORY_KINDS, Health
 from llmgw.server.admin import border
-from llmgw.server.admin.answers import ALWAYS, answer, not_found
+from llmgw.server.admin.answers import ALWAYS, answer, answer_small, not_found
 from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.admin.names import model_name
 
@@ -71,6 +71,13 @@ class Reads:
     async def fabrics(self, request: Request) -> Response:
         border.only_parameters(request)
         return answer(self._backend.fabrics())
+
+    async def topology(self, request: Request) -> Response:
+        border.only_parameters(request, "live")
+        name = border.plain_name(request.path_params["fabric"], "fabric")
+        if border.whole_number(request, "live", 0, 0, 1):
+            return await answer_small(request, await self._backend.drawings.live(name))
+        return await answer_small(request, await self._backend.drawings.topology(name))
 
     async def models(self, request: Request) -> Response:
         border.only_parameters(request)
