@@ -42,9 +42,10 @@ from llmgw.messages.admin import (
 )
 from llmgw.messages.agent import FabricOffer, Gpu, Port, Progress
 from llmgw.messages.findings import Finding
+from llmgw.messages.topology import FabricSummary, TopologyView
 from llmgw.server.admin.app import create_admin_app
 from llmgw.server.admin.auth import Attempts
-from llmgw.server.admin.backend import AdminError
+from llmgw.server.admin.backend import AdminDrawings, AdminError
 from llmgw.server.asgi import serve_asgi
 
 TOKEN = "llmgw-test-token-0123456789"
@@ -202,6 +203,22 @@ class ScriptedWeights:
         return RemovedWeights(message="1 file is removed", removed={"node01": ["x"]}, warnings=["y is kept: z"])
 
 
+class ScriptedDrawings:
+    """No fabric at all; tests of the pages bring their own."""
+
+    def overview(self) -> list[FabricSummary]:
+        return []
+
+    async def topology(self, name: str) -> TopologyView:
+        raise AdminError(404, "unknown-fabric", f"there is no fabric {name!r}")
+
+    async def live(self, name: str) -> TopologyView:
+        return await self.topology(name)
+
+    async def svg(self, name: str) -> str:
+        raise AdminError(404, "unknown-fabric", f"there is no fabric {name!r}")
+
+
 class ScriptedBackend:
     """Answers from lists that a test fills, and keeps what it was asked to do in `asked`."""
 
@@ -288,6 +305,7 @@ class ScriptedBackend:
         self.scale_refused: str | None = None
         self.catalog = ScriptedCatalog(self.asked)
         self.weights = ScriptedWeights(self.asked)
+        self.drawings: AdminDrawings = ScriptedDrawings()
         self.log_text = "one\ntwo\nthree\n"
         self.log_over = True
 

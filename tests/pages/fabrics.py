@@ -1,4 +1,4 @@
-"""Fabrics of the tests' own behind the real admin app: a generated map, nodes that are alive, replicas, traffic."""
+"""Fabrics of the tests' own behind the real admin app: a generated map, live nodes, replicas, traffic."""
 
 from __future__ import annotations
 
@@ -14,10 +14,18 @@ from llmgw.messages.agent import FabricOffer, Inventory, Port, ShardSpec
 from llmgw.server.fabrics.drawings import Drawings
 from llmgw.server.fabrics.known import FabricMap, KnownFabric
 from llmgw.server.fabrics.rates import PortRates
-from tests.fabric.generate import Fabric
+from tests.fabric.generate import Fabric, fat_tree
 
 ID = "0xb8cef60300100000"
 HOSTILE = "<script>window.hacked=1</script><img src=x onerror=window.hacked=1>"
+
+
+def small_fabric() -> Fabric:
+    """Sixteen nodes on four rails; one planted slow trunk cable, one slow adapter, one hostile description."""
+    made = fat_tree(nodes=16, rails=4, leaves=4, spines=2, trunk=2, degraded=1)
+    made.adapters[45].name = HOSTILE
+    made.rerate(made.adapters[20], 1, "4xHDR")
+    return made
 
 
 @dataclass
@@ -59,7 +67,7 @@ def ports_of(made: Fabric, name: str, **changes: Any) -> list[Port]:
 
 
 def add_node(alive: Alive, made: Fabric, name: str, *, tx: float = 0.0, rx: float = 0.0, down: str = "") -> None:
-    """A node of the cluster with an agent. `tx`, `rx` in Gb/s on every port; `down`: an adapter that is Polling."""
+    """A node of the cluster with an agent. `tx`, `rx` in Gb/s on every port; `down`: an adapter."""
     ports = ports_of(made, name)
     now = alive.clock.monotonic()
     alive.port_rates.take(name, ports, now - 5)

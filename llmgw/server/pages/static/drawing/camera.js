@@ -63,10 +63,10 @@ export class Camera {
     this.#hold();
   }
 
-  /** The place from which a box of the world fills the sheet, `closest` at most. `right`: pixels that are covered. */
-  placeFor(box, closest = CLOSEST, right = 0) {
+  /** The place from which a box of the world fills the sheet, `closest` at most. `right`, `bottom`: pixels that are covered. */
+  placeFor(box, closest = CLOSEST, { right = 0, bottom = this.bottom } = {}) {
     const width = Math.max(80, this.width - 2 * MARGIN - right);
-    const height = Math.max(80, this.height - 2 * MARGIN - this.bottom);
+    const height = Math.max(80, this.height - 2 * MARGIN - bottom);
     const scale = Math.min(closest, width / Math.max(1, box[2] - box[0]), height / Math.max(1, box[3] - box[1]));
     return {
       scale,

@@ -28,7 +28,7 @@ export function fanCurve(at, adapter, sizes) {
   const out = at.x + Math.max(-half, Math.min(half, (x - at.x) * 0.3));
   const reach = y - top;
   const head = [out, top, out, top + reach * 0.62, x, top + reach * 0.3, x, y];
-  return lower ? [...head, x, adapter.y - 9, adapter.x, adapter.y - 13, adapter.x, adapter.y] : head;
+  return lower ? [...head, x, adapter.y - 12, x, adapter.y - 9, adapter.x, adapter.y] : head;
 }
 
 /** The point of a curve after the part `t` (0 to 1) of its way, into `into` (x, y). */

@@ -44,6 +44,7 @@ class Drawing {
     this.asked = false;
     this.last = 0;
     this.worstAt = -1;
+    this.drawn = 0;
     this.ratio = 1;
     this.panel = new Panel(part("panel"), (item) => this.select(item, { go: item !== null }));
     this.search = new Search(part("find"), part("found"), (item) => {
@@ -176,6 +177,7 @@ class Drawing {
       now, calm: this.camera.calm, focus, selected: this.selected, cursor: this.cursor, ratio: this.ratio,
     });
     this.stats.add(performance.now() - began, drawn);
+    this.drawn += 1;
     const stirs = !this.camera.calm && this.moving.stirs(this.fabric);
     if (stirs || this.stale || this.camera.glide !== null) this.ask();
   }
@@ -217,7 +219,9 @@ class Drawing {
 
   #covered() {
     const panel = part("panel");
-    return this.panel.open && panel.offsetWidth < this.camera.width * 0.6 ? panel.offsetWidth + 12 : 0;
+    if (!this.panel.open) return {};
+    const beside = panel.offsetWidth < this.camera.width * 0.6;
+    return beside ? { right: panel.offsetWidth + 12 } : { bottom: panel.offsetHeight + 12 };
   }
 
   #bringIn(item) {
@@ -253,8 +257,8 @@ class Drawing {
     const { fabric } = this;
     const worst = part("worst");
     worst.hidden = fabric.slow.length === 0;
-    worst.textContent = `▼ ${count(fabric.slow.length, "slow cable")}`;
-    worst.title = "Go to the next one";
+    worst.textContent = `▼ ${fabric.slow.length} slow`;
+    worst.title = `${count(fabric.slow.length, "cable")} below their rate; goes to the next one`;
     const lost = part("lost");
     const chips = fabric.lost.slice(0, LOST_SHOWN_MAX).map((port) => {
       const chip = make("button", { type: "button", className: port.down ? "down" : "", title: port.why ?? "the map does not have it" }, `${port.down ? "✕ " : ""}${port.node} ${port.adapter}:${port.port}`);

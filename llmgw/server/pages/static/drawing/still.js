@@ -67,12 +67,12 @@ export class Still {
   #trunks(scale) {
     const { context } = this;
     const alpha = context.globalAlpha;
-    const many = this.paths.bundles;
-    // Thousands of bundles on one another are a wall of colour; the more there are, the finer they are.
-    const thin = many > 1500 ? 0.45 : many > 300 ? 0.7 : 1;
-    const dense = 0.42 * Math.min(1.4, (512 / many) ** 0.8);
-    context.globalAlpha = alpha * Math.min(0.6, dense * (1 + scale * 6));
-    for (const [, { path, colour, weight }] of this.paths.trunks) {
+    for (const { path, colour, weight, between } of this.paths.trunks.values()) {
+      // Thousands of bundles on one another are a wall of colour; the more there are, the finer they are.
+      const many = this.paths.between.get(between);
+      const thin = many > 1500 ? 0.45 : many > 300 ? 0.7 : 1;
+      const dense = 0.42 * Math.min(1.4, (512 / many) ** 0.8);
+      context.globalAlpha = alpha * Math.min(0.6, dense * (1 + scale * 6));
       context.strokeStyle = colour;
       context.lineWidth = (Math.min(weight * thin, 7) * Math.min(1.5, Math.max(0.6, scale))) / scale;
       context.stroke(path);
@@ -253,13 +253,16 @@ export function managerBadges(fabric) {
 
 function buildPaths(fabric, palette) {
   const trunks = new Map();
+  const between = new Map();
   for (const bundle of fabric.bundles) {
     if (bundle.cables.length === 0) continue;
     const colour = palette.trunk(bundle.cables[0]);
     const weight = 1.3 + Math.log2(bundle.cables.length);
-    const key = `${colour} ${weight.toFixed(1)}`;
+    const tiers = `${bundle.a.y} ${bundle.b.y}`;
+    between.set(tiers, (between.get(tiers) ?? 0) + 1);
+    const key = `${tiers} ${colour} ${weight.toFixed(1)}`;
     let found = trunks.get(key);
-    if (found === undefined) trunks.set(key, (found = { path: new Path2D(), colour, weight }));
+    if (found === undefined) trunks.set(key, (found = { path: new Path2D(), colour, weight, between: tiers }));
     trace(found.path, bundle.curve);
   }
   const fans = new Map();
@@ -275,7 +278,7 @@ function buildPaths(fabric, palette) {
     found[2] += 1;
   }
   const listed = new Map([...fans].map(([key, colours]) => [key, [...colours.values()].sort((a, b) => b[2] - a[2])]));
-  return { trunks, fans: listed, bundles: fabric.bundles.length };
+  return { trunks, between, fans: listed };
 }
 
 function inView(camera, fabric, each) {
