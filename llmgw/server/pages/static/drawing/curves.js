@@ -1,7 +1,8 @@
-// Where cables run: every cable is one cubic curve in the drawing's world, as eight numbers; or two of them, as fourteen.
+// Where cables run: every cable is one cubic curve in the drawing's world, as eight numbers; or several that follow each other, six more for each.
 
 const SPREAD = 0.42;
 const GUTTER = 6.5;
+const HOOK = 10;
 
 /** The curve from switch `upper` down to switch `lower`; side by side, a bow above both. `shift` moves it across. */
 export function trunkCurve(a, b, sizes, shift = 0) {
@@ -28,7 +29,11 @@ export function fanCurve(at, adapter, sizes) {
   const out = at.x + Math.max(-half, Math.min(half, (x - at.x) * 0.3));
   const reach = y - top;
   const head = [out, top, out, top + reach * 0.62, x, top + reach * 0.3, x, y];
-  return lower ? [...head, x, adapter.y - 12, x, adapter.y - 9, adapter.x, adapter.y] : head;
+  if (!lower) return head;
+  // Down beside the boxes, and over to the dot in the gap above its own.
+  const turn = adapter.y - HOOK;
+  const straight = [x, y + (turn - y) / 3, x, y + ((turn - y) * 2) / 3, x, turn];
+  return [...head, ...straight, x, turn + HOOK * 0.7, adapter.x, turn + HOOK * 0.2, adapter.x, adapter.y];
 }
 
 /** The point of a curve after the part `t` (0 to 1) of its way, into `into` (x, y). */
@@ -36,13 +41,14 @@ export function pointOn(curve, t, into) {
   let from = 0;
   let part = t;
   if (curve.length > 8) {
-    // Two pieces: each takes its share of the way by its height, since cables run down.
-    const share = (curve[7] - curve[1]) / Math.max(1, curve[13] - curve[1]);
-    if (t < share) part = t / share;
-    else {
-      from = 6;
-      part = (t - share) / (1 - share);
+    let whole = 0;
+    for (let at = 0; at + 7 < curve.length; at += 6) whole += chord(curve, at);
+    let left = t * whole;
+    while (from + 13 < curve.length && left > chord(curve, from)) {
+      left -= chord(curve, from);
+      from += 6;
     }
+    part = Math.min(1, left / Math.max(0.001, chord(curve, from)));
   }
   const u = 1 - part;
   const a = u * u * u;
@@ -76,6 +82,10 @@ export function distanceTo(curve, x, y) {
     least = Math.min(least, Math.hypot(at[0] - x, at[1] - y));
   }
   return least;
+}
+
+function chord(curve, at) {
+  return Math.hypot(curve[at + 6] - curve[at], curve[at + 7] - curve[at + 1]);
 }
 
 function spread(from, to, sizes) {

@@ -38,7 +38,7 @@ function ofSwitch(item) {
   const up = item.cables.filter((cable) => farEnd(cable, item).kind === "switch").length;
   const down = item.cables.length - up;
   const slow = item.cables.filter((cable) => cable.slow).length;
-  const said = [item.tier ?? "switch without adapters in reach"];
+  const said = [item.tier ? `${item.tier} switch` : "switch without adapters in reach"];
   if (down) said.push(count(down, "adapter"));
   if (up) said.push(`${count(up, "cable")} to switches`);
   if (slow) said.push(count(slow, "slow cable"));

@@ -93,10 +93,14 @@ export class Moving {
         }
       }
     }
-    context.fillStyle = palette.of.receives;
-    context.fill(receives);
-    context.fillStyle = palette.of.sends;
-    context.fill(sends);
+    // With a rim they stand out on cables of their own colour.
+    context.strokeStyle = palette.of.sheet;
+    context.lineWidth = 1.2 / scale;
+    for (const [path, colour] of [[receives, palette.of.receives], [sends, palette.of.sends]]) {
+      context.stroke(path);
+      context.fillStyle = colour;
+      context.fill(path);
+    }
   }
 
   #glow(camera, fabric, palette, seconds) {

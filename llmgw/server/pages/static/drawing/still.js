@@ -26,6 +26,7 @@ export class Still {
   draw(camera, fabric, palette, { focus, fade, ratio }) {
     const { context } = this;
     const { scale } = camera;
+    this.ratio = ratio;
     this.paths ??= buildPaths(fabric, palette);
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.clearRect(0, 0, this.canvas.width, this.canvas.height);
@@ -47,8 +48,6 @@ export class Still {
     const { context } = this;
     const px = 1 / camera.scale;
     const [left, , right] = camera.view;
-    context.font = `600 ${11 * px}px ${FONT}`;
-    context.textAlign = "left";
     for (const tier of fabric.tiers) {
       const y = tier.y + fabric.sizes.switch_height / 2;
       context.strokeStyle = palette.of.line;
@@ -59,9 +58,13 @@ export class Still {
       context.lineTo(right, y);
       context.stroke();
       context.setLineDash([]);
-      context.fillStyle = palette.of.quiet;
-      context.fillText(`${tier.switches} ${TIER_WORDS[tier.tier] ?? tier.tier}`, left + 10 * px, tier.y - 7 * px);
     }
+    this.#words(camera, 11, 600, "left", () => {
+      context.fillStyle = palette.of.quiet;
+      for (const tier of fabric.tiers) {
+        context.fillText(`${tier.switches} ${TIER_WORDS[tier.tier] ?? tier.tier}`, 10, camera.toSheet(0, tier.y)[1] - 7);
+      }
+    });
   }
 
   #trunks(scale) {
@@ -162,15 +165,26 @@ export class Still {
       context.fillStyle = colour;
       context.fill(path);
     }
-    if (size >= WORDS_SHOWN_PX) {
-      context.font = `${10.5 / scale}px ${FONT}`;
-      context.textAlign = "center";
+    if (size < WORDS_SHOWN_PX) return;
+    this.#words(camera, 10.5, 400, "center", () => {
       for (const group of groups) {
         const mine = group.adapters.some((each) => each.live.length > 0);
         context.fillStyle = mine ? palette.of.ink : palette.of.quiet;
-        context.fillText(cut(group.label, wide * scale - 8, 5.7), group.x + wide / 2, group.y + high / 2 + 3 + 4.5 / scale);
+        const [x, y] = camera.toSheet(group.x + wide / 2, group.y + high / 2 + 3);
+        context.fillText(cut(group.label, wide * scale - 8, 5.7), x, y + 4.5);
       }
-    }
+    });
+  }
+
+  /** Words are drawn in pixels of the sheet: a font of another size for each zoom would be shaped anew each time. */
+  #words(camera, size, weight, align, write) {
+    const { context, ratio } = this;
+    const { scale } = camera;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.font = `${weight} ${size}px ${FONT}`;
+    context.textAlign = align;
+    write();
+    context.setTransform(ratio * scale, 0, 0, ratio * scale, -camera.x * scale * ratio, -camera.y * scale * ratio);
   }
 
   #switches(camera, fabric, palette, switches, filled) {
@@ -188,13 +202,14 @@ export class Still {
     context.lineWidth = Math.min(1.4, Math.max(0.7, scale * 1.4)) / scale;
     context.stroke();
     if (wide * scale >= SWITCH_WORDS_PX) {
-      const font = Math.min(12, Math.max(8.5, wide * scale * 0.105));
-      context.font = `600 ${font / scale}px ${FONT}`;
-      context.textAlign = "center";
-      context.fillStyle = palette.of.ink;
-      for (const each of switches) {
-        context.fillText(shortened(each.label, wide * scale - 6, font * 0.57), each.x, each.y + high / 2 + (font * 0.36) / scale);
-      }
+      const font = Math.round(Math.min(12, Math.max(8.5, wide * scale * 0.105)) * 2) / 2;
+      this.#words(camera, font, 600, "center", () => {
+        context.fillStyle = palette.of.ink;
+        for (const each of switches) {
+          const [x, y] = camera.toSheet(each.x, each.y + high / 2);
+          context.fillText(shortened(each.label, wide * scale - 6, font * 0.57), x, y + font * 0.36);
+        }
+      });
     }
     this.#managers(switches, palette, scale, (each) => [each.x + wide / 2, each.y]);
   }
