@@ -240,7 +240,10 @@ def test_it_can_be_used_without_a_mouse(seen: Seen) -> None:
     seen.page.keyboard.press("Enter")
     assert "leaf switch" in seen.text("#panel")
     assert seen.ask("document.activeElement.id") == "sheet"
+    seen.page.keyboard.press("Enter")
+    assert seen.ask("document.activeElement.closest('#panel') !== null"), "once more goes into the panel"
     seen.page.keyboard.press("Escape")
+    assert seen.ask("document.activeElement.id") == "sheet"
     assert not seen.page.locator("#panel").is_visible()
     seen.page.keyboard.press("Escape")
     assert seen.ask("drawing.cursor") is None

@@ -66,6 +66,7 @@ export class Fabric {
       const node = this.#nodeOf(name);
       if (!node.adapters.includes(adapter)) node.adapters.push(adapter);
     }
+    this.managed = this.adapters.filter((each) => each.managers.length > 0);
     this.down = this.alive.filter((each) => each.live.some((port) => port.down));
   }
 

@@ -13,7 +13,6 @@ import { Panel } from "./panel.js";
 import { pick } from "./pick.js";
 import { listen } from "./pointer.js";
 import { Search } from "./search.js";
-import { Stats } from "./stats.js";
 import { Still } from "./still.js";
 
 const HEAVY_ADAPTERS = 3000;
@@ -31,7 +30,6 @@ class Drawing {
     this.moving = new Moving(part("moving"));
     this.camera = new Camera();
     this.palette = new Palette();
-    this.stats = new Stats();
     this.fabric = null;
     this.selected = null;
     this.hovered = null;
@@ -156,17 +154,15 @@ class Drawing {
     });
   }
 
-  /** One frame. Its cost is what scripts take; the browser's own painting comes after it. */
+  /** One frame. `still`: the still part is drawn, whether anything has changed or not. */
   frame(now, { still = false } = {}) {
     if (this.fabric === null || this.camera.width < 2) return;
-    const began = performance.now();
     const step = Math.min(100, Math.max(0, now - this.last));
     this.last = now;
     if (this.camera.step(now)) this.#moved();
     this.#fadeBy(step);
     const waits = this.heavy && now - this.movedAt < HEAVY_PATIENCE_MS && this.drawnFrom !== null;
-    const drawn = still || (this.stale && !waits);
-    if (drawn) {
+    if (still || (this.stale && !waits)) {
       this.still.draw(this.camera, this.fabric, this.palette, { focus: this.focus, fade: this.fade, ratio: this.ratio });
       this.stale = false;
       this.drawnFrom = { scale: this.camera.scale, x: this.camera.x, y: this.camera.y };
@@ -176,7 +172,6 @@ class Drawing {
     this.moving.draw(this.camera, this.fabric, this.palette, {
       now, calm: this.camera.calm, focus, selected: this.selected, cursor: this.cursor, ratio: this.ratio,
     });
-    this.stats.add(performance.now() - began, drawn);
     this.drawn += 1;
     const stirs = !this.camera.calm && this.moving.stirs(this.fabric);
     if (stirs || this.stale || this.camera.glide !== null) this.ask();
@@ -305,7 +300,9 @@ class Drawing {
       cursor: () => this.cursor,
       visit: (item) => this.visit(item),
       open: (item) => {
-        this.select(item);
+        // Once more goes into the panel, whose buttons lead on.
+        if (this.selected === item && this.panel.open) part("panel").querySelector("button").focus();
+        else this.select(item);
         this.cursor = item;
       },
       close: () => {

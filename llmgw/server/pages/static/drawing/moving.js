@@ -1,7 +1,7 @@
 // What moves: slow cables that march, ports that are down and glow, particles as fast as adapters send and receive.
 
+import { drawBadge } from "./badge.js";
 import { endOfCurve, pointOn, trace } from "./curves.js";
-import { managerBadges } from "./still.js";
 
 const PARTICLES_MAX = 1500;
 const GLOWS_MAX = 400;
@@ -138,22 +138,8 @@ export class Moving {
   #badges(camera, fabric, palette) {
     const { context } = this;
     const { scale } = camera;
-    for (const adapter of managerBadges(fabric)) {
-      const { group } = adapter;
-      const x = group.x + fabric.sizes.group_width;
-      if (!camera.sees(x - 40, group.y - 40, x + 40, group.y + 40)) continue;
-      const master = adapter.managers.some((one) => one.role === "master");
-      context.beginPath();
-      context.roundRect(x - 12 / scale, group.y - 8 / scale, 24 / scale, 15 / scale, 7 / scale);
-      context.fillStyle = master ? palette.of.accent : palette.of.raised;
-      context.fill();
-      context.strokeStyle = palette.of.accent;
-      context.lineWidth = 1.2 / scale;
-      context.stroke();
-      context.fillStyle = master ? palette.of.sheet : palette.of.accent;
-      context.font = FONT.replace("11px", `${9 / scale}px`);
-      context.textAlign = "center";
-      context.fillText("SM", x, group.y + 2.8 / scale);
+    for (const adapter of fabric.managed) {
+      drawBadge(context, palette, scale, adapter.group.x + fabric.sizes.group_width, adapter.group.y, adapter.managers);
     }
   }
 

@@ -1,5 +1,6 @@
 // What does not move: tiers, bundled cables, fans, switches and their words. Drawn again only when something changed.
 
+import { drawBadge } from "./badge.js";
 import { trace } from "./curves.js";
 
 const FAINT = 0.17;
@@ -211,28 +212,8 @@ export class Still {
         }
       });
     }
-    this.#managers(switches, palette, scale, (each) => [each.x + wide / 2, each.y]);
-  }
-
-  /** Subnet managers wear a badge: filled for the master. */
-  #managers(items, palette, scale, place) {
-    const { context } = this;
-    for (const each of items) {
-      if (each.managers?.length) {
-        const [x, y] = place(each);
-        const master = each.managers.some((one) => one.role === "master");
-        context.beginPath();
-        context.roundRect(x - 13 / scale, y - 8 / scale, 26 / scale, 15 / scale, 7 / scale);
-        context.fillStyle = master ? palette.of.accent : palette.of.raised;
-        context.fill();
-        context.strokeStyle = palette.of.accent;
-        context.lineWidth = 1.2 / scale;
-        context.stroke();
-        context.fillStyle = master ? palette.of.sheet : palette.of.accent;
-        context.font = `700 ${9 / scale}px ${FONT}`;
-        context.textAlign = "center";
-        context.fillText("SM", x, y + 2.8 / scale);
-      }
+    for (const each of switches) {
+      if (each.managers.length > 0) drawBadge(context, palette, scale, each.x + wide / 2, each.y, each.managers);
     }
   }
 
@@ -259,11 +240,6 @@ export class Still {
     if (fabric.sizes.group_height * scale >= 2) this.#groups(camera, fabric, palette, [...groups]);
     this.#switches(camera, fabric, palette, seen.filter((each) => focus.keys.has(each.key)), palette.of.accent);
   }
-}
-
-/** Badges of managers on adapters, above everything that is still. */
-export function managerBadges(fabric) {
-  return fabric.adapters.filter((each) => each.managers.length > 0);
 }
 
 function buildPaths(fabric, palette) {
