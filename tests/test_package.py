@@ -54,6 +54,13 @@ def test_migrations_and_examples_travel_in_the_wheel(wheel: Path) -> None:
         assert {f"llmgw/{inside}/{path.relative_to(ROOT / folder)}" for path in files} <= packed
 
 
+def test_the_pages_travel_in_the_wheel(wheel: Path) -> None:
+    pages = ROOT / "llmgw" / "server" / "pages"
+    files = [path for path in pages.rglob("*") if path.suffix in (".html", ".js", ".css", ".svg")]
+    assert len(files) > 20
+    assert {str(path.relative_to(ROOT)) for path in files} <= set(names(wheel))
+
+
 def test_the_wheel_installs_the_command(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         points = archive.read(f"llmgw-{__version__}.dist-info/entry_points.txt").decode()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llmgw.fabric.layout import LEVELS, Bundle, PlacedSwitch, Slot, count_rates, lay_out
+from llmgw.fabric.layout import Bundle, PlacedSwitch, Slot, count_rates, lay_out
+from llmgw.fabric.order import LEVELS
 from llmgw.fabric.rates import format_rate
 from llmgw.fabric.report import Analysis
 

@@ -141,7 +141,8 @@ class _Reader:
             lines=[],
         )
         comment = _HEADER_COMMENT.match(match[4])
-        whole = comment is not None or not match[4].strip()
+        # Where the GUID is redacted, the name is all that tells a node from others: a header without is cut.
+        whole = comment is not None or (guid is not None and not match[4].strip())
         if comment is not None:
             record.name = comment[1]
             record.lid = _lid(comment[2])

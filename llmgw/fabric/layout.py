@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,6 +9,7 @@ import msgspec
 
 from llmgw.fabric.expected_rate import SlowCable
 from llmgw.fabric.names import is_unnamed
+from llmgw.fabric.order import LEVELS, natural_key, order_level, switch_labels
 from llmgw.fabric.report import Analysis
 from llmgw.fabric.topology import Link, Node, Topology
 
@@ -23,7 +23,6 @@ MARGIN = 40.0
 TOP = 96.0
 TIER_GAP = 210.0
 LOOSE_MAX = 50
-LEVELS = ("untiered", "core", "spine", "leaf")
 
 
 class Slot(msgspec.Struct):
@@ -80,11 +79,11 @@ def lay_out(analysis: Analysis) -> Layout:
     widest = max((len(by_level[level]) for level in present), default=1)
     slow_rows = any("adapter" in (cable.link.a.kind, cable.link.b.kind) for cable in analysis.slow)
     width = 2 * MARGIN + max(4, widest) * (COLUMN_WITH_MARKERS if slow_rows else COLUMN)
-    labels = _switch_labels(topology)
+    labels = switch_labels(topology)
     places: dict[str, PlacedSwitch] = {}
     levels: dict[str, float] = {}
     for level in reversed(present):
-        ordered = _ordered(level, by_level[level], places)
+        ordered = order_level(level, by_level[level], {one: place.x for one, place in places.items()})
         pitch = (width - 2 * MARGIN) / len(ordered)
         for at, switch in enumerate(ordered):
             slots = _slots(switch, analysis, slow)
@@ -111,43 +110,10 @@ def count_rates(links: Iterable[Link]) -> str:
     return ", ".join(f"{count} × {rate}" for rate, count in seen.most_common())
 
 
-def natural_key(text: str) -> list[tuple[int, str]]:
-    """`leaf-2` before `leaf-10`."""
-    return [
-        (int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"[0-9]{1,18}|[^0-9]+", text)
-    ]
-
-
-def _switch_labels(topology: Topology) -> dict[str, str]:
-    """Names; where several switches have one (that of their product), the end of the GUID tells them apart."""
-    switches = topology.of_kind("switch")
-    times = Counter(switch.label for switch in switches)
-    return {
-        switch.id: switch.label if times[switch.label] == 1 else f"…{switch.guid_text[-6:]} {switch.label}"
-        for switch in switches
-    }
-
-
 def _loose(topology: Topology) -> list[Node]:
     adapters = topology.of_kind("adapter")
     alone = [node for node in adapters if not any(link.other(node).kind == "switch" for link in node.links)]
     return alone[:LOOSE_MAX]
-
-
-def _ordered(level: str, switches: list[Node], places: Mapping[str, PlacedSwitch]) -> list[Node]:
-    if level == "leaf":
-        # Leaves of one pod share their spines, and so stand together.
-        return sorted(switches, key=lambda switch: (min(_uplinks(switch), default=""), natural_key(switch.label)))
-
-    def middle(switch: Node) -> tuple[float, list[tuple[int, str]]]:
-        below = [places[other].x for other in _uplinks(switch) if other in places]
-        return (sum(below) / len(below) if below else 0.0), natural_key(switch.label)
-
-    return sorted(switches, key=middle)
-
-
-def _uplinks(switch: Node) -> set[str]:
-    return {other.id for link in switch.links if (other := link.other(switch)).kind == "switch"}
 
 
 def _slots(switch: Node, analysis: Analysis, slow: Mapping[int, SlowCable]) -> list[Slot]:

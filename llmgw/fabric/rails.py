@@ -55,9 +55,12 @@ class Rails(msgspec.Struct):
     swapped: list[SwappedPair]
     off_rail: list[OffRail]
     """Of fabrics that are rail-aligned, what is not, without the swapped pairs."""
+    of: dict[str, int] = {}
+    """An adapter's id on the map → its rail."""
 
 
 class _Place(msgspec.Struct):
+    node_id: str
     owner: Owner
     leaf: str
     rail: int
@@ -89,12 +92,13 @@ def find_rails(
         if count >= OWN_LEAF_SHARE * seen.total()
     }
     rails = [_rail(rail, places, rail_of_leaf) for rail in sorted(by_rail)]
+    rail_of = {place.node_id: place.rail for place in places}
     # In a fabric without rails every adapter would be off one.
     off = [place for place in places if rail_of_leaf.get(place.leaf, place.rail) != place.rail]
     if not all(rail.aligned for rail in rails):
-        return Rails(rails, [], [])
+        return Rails(rails, [], [], rail_of)
     swapped, rest = _swapped_pairs(off, rail_of_leaf)
-    return Rails(rails, swapped, [_off_rail(place, rail_of_leaf) for place in rest])
+    return Rails(rails, swapped, [_off_rail(place, rail_of_leaf) for place in rest], rail_of)
 
 
 def _places(
@@ -115,7 +119,7 @@ def _places(
         else:
             rail = numbers.get(owner.adapter)
         if rail is not None:
-            found.append(_Place(owner, leaf, rail))
+            found.append(_Place(node.id, owner, leaf, rail))
     return found
 
 

@@ -36,6 +36,7 @@ from llmgw.server.catalog_owner import CatalogOwner
 from llmgw.server.catalogs import CatalogError, scaled
 from llmgw.server.fabric_tests.tests import FabricTests
 from llmgw.server.fabrics.admin import FabricsKnown
+from llmgw.server.fabrics.drawings import Drawings
 from llmgw.server.failures import Failure
 from llmgw.server.hub import Hub
 from llmgw.server.hub_error import HubError
@@ -90,6 +91,7 @@ class Backend:
         self.weights = WeightsOnDisk(hub)
         self.fabric_tests = FabricTests(hub, store, require_s=require_fabric_test_s)
         self.fabrics = FabricsKnown(hub, store)
+        self.drawings = Drawings(hub, self.fabrics.known)
         self._started_at = started_at
         self._routers = routers
         self._problems = problems

@@ -46,6 +46,7 @@ from llmgw.messages.routes import RouteEndpoint, RouteTable, Telemetry
 from llmgw.server.clones import Clones
 from llmgw.server.fabrics.book import FabricBook
 from llmgw.server.fabrics.port_watch import PortWatch
+from llmgw.server.fabrics.rates import PortRates
 from llmgw.server.failures import Failures
 from llmgw.server.hub_error import HubError
 from llmgw.server.node_findings import node_findings
@@ -97,6 +98,7 @@ class Hub:
         self.failures = Failures()
         self.clones = Clones()
         self.sessions = Sessions()
+        self.port_rates = PortRates()
         self.requests = RequestTally()
         """What clients got, as the routers told it."""
         self.ports = PortWatch()
@@ -191,6 +193,7 @@ class Hub:
         self._keep(report(self.fleet, node_id, message.inventory, message.shards, now))
         if message.inventory is not None:
             self.ports.take(node_id, message.inventory, self.clock.wall())
+            self.port_rates.take(node_id, message.inventory.ports, now)
         if message.inventory is not None and message.inventory.fabrics != fabrics:
             self._memory.fabrics_changed(self.fleet.nodes[node_id], self.clock.wall())
         self.questions.answered(node_id, message)
@@ -340,6 +343,7 @@ class Hub:
         """Forget a node and what was believed to run there, but not which of its lives is the latest."""
         self.sessions.end(node_id)
         self.clones.forget(node_id)
+        self.port_rates.forget(node_id)
         forget_node(self.fleet, node_id, self.clock.monotonic())
         self._keep([node_event(node_id, "removed", f"by {by}")])
         self.changed.set()

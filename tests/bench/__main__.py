@@ -6,10 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.bench import agents, fabric, plan
+from tests.bench import agents, drawing, fabric, plan
 from tests.bench.figures import Figures
 
-BENCHES = {"plan": plan, "agents": agents, "fabric": fabric}
+BENCHES = {"plan": plan, "agents": agents, "fabric": fabric, "drawing": drawing}
 
 
 def main() -> int:

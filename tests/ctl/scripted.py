@@ -49,9 +49,10 @@ from llmgw.messages.admin_fabrics import (
 )
 from llmgw.messages.agent import FabricOffer, Gpu, Port, Progress
 from llmgw.messages.findings import Finding
+from llmgw.messages.topology import FabricSummary, TopologyView
 from llmgw.server.admin.app import create_admin_app
 from llmgw.server.admin.auth import Attempts
-from llmgw.server.admin.backend import AdminError
+from llmgw.server.admin.backend import AdminDrawings, AdminError
 from llmgw.server.asgi import serve_asgi
 from tests.fabric.generate import fat_tree
 
@@ -266,6 +267,22 @@ class ScriptedFabrics:
             raise AdminError(404, "unknown-fabric", f"there is no fabric {name!r}; the fabrics are ib-a")
 
 
+class ScriptedDrawings:
+    """No fabric at all; tests of the pages bring their own."""
+
+    def overview(self) -> list[FabricSummary]:
+        return []
+
+    async def topology(self, name: str) -> TopologyView:
+        raise AdminError(404, "unknown-fabric", f"there is no fabric {name!r}")
+
+    async def live(self, name: str) -> TopologyView:
+        return await self.topology(name)
+
+    async def svg(self, name: str) -> str:
+        raise AdminError(404, "unknown-fabric", f"there is no fabric {name!r}")
+
+
 class ScriptedBackend:
     """Answers from lists that a test fills, and keeps what it was asked to do in `asked`."""
 
@@ -353,6 +370,7 @@ class ScriptedBackend:
         self.catalog = ScriptedCatalog(self.asked)
         self.weights = ScriptedWeights(self.asked)
         self.fabrics = ScriptedFabrics(self.asked)
+        self.drawings: AdminDrawings = ScriptedDrawings()
         self.log_text = "one\ntwo\nthree\n"
         self.log_over = True
 

@@ -108,6 +108,16 @@ def test_a_header_that_is_missing_leaves_its_ports_to_nobody() -> None:
     assert len(less.one_sided) == ports
 
 
+def test_a_redacted_header_that_is_cut_before_its_name_is_counted() -> None:
+    text = re.sub(r"([0-9a-f]{6})[0-9a-f]{10}", r"\1<redacted>", fat_tree().text())
+    lines = text.split("\n")
+    at = next(number for number, line in enumerate(lines) if line.startswith("Switch"))
+    cut = lines[at].partition("#")[0]
+    whole, less = topology_of(text), topology_of("\n".join([*lines[:at], cut, *lines[at + 1 :]]))
+    assert cables(less) != cables(whole)
+    assert less.unread == whole.unread + 1
+
+
 def test_colours_a_prompt_and_complaints_are_no_harm() -> None:
     text = fat_tree().text()
     dressed = (

@@ -5,6 +5,8 @@ It knows HTTP and nothing of the fleet.
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import logging
 from typing import Any
 
@@ -20,12 +22,25 @@ from llmgw.server.admin.backend import AdminError
 
 _log = logging.getLogger(__name__)
 _NAMES_SHOWN_MAX = 20
+GZIP_BYTES_MIN = 2048
+GZIP_LEVEL = 3
 ALWAYS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 def answer(value: Any, status: int = 200) -> Response:
     """A message type (or a list of them) as JSON."""
     return Response(msgspec.json.encode(value), status, ALWAYS, media_type="application/json")
+
+
+async def answer_small(request: Request, value: Any) -> Response:
+    """The same, compressed for whoever takes that, where it pays: a map of 10,000 adapters shrinks to a tenth."""
+    body = msgspec.json.encode(value)
+    headers = {**ALWAYS, "vary": "accept-encoding"}
+    takes = [each.partition(";")[0].strip() for each in request.headers.get("accept-encoding", "").split(",")]
+    if len(body) >= GZIP_BYTES_MIN and "gzip" in takes:
+        body = await asyncio.to_thread(gzip.compress, body, GZIP_LEVEL)
+        headers["content-encoding"] = "gzip"
+    return Response(body, 200, headers, media_type="application/json")
 
 
 def refusal(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> Response:

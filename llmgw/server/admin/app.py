@@ -1,4 +1,4 @@
-"""The admin API as an ASGI application: routes over an `AdminBackend`, tokens, JSON errors.
+"""The admin API and pages as an ASGI application: routes over an `AdminBackend`, tokens, JSON errors.
 
 It knows the control plane only as that protocol. Its shapes are `llmgw/messages/admin.py`.
 """
@@ -11,21 +11,31 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from llmgw.server.admin.answers import Answers, refuse_admin_error, refuse_http_error, refuse_store_error
-from llmgw.server.admin.auth import Attempts, Guard
+from llmgw.server.admin.auth import Attempts, Guard, TokenCheck
 from llmgw.server.admin.backend import AdminBackend, AdminError
 from llmgw.server.admin.fabric_tests import FabricTestRoutes
 from llmgw.server.admin.reads import Reads
 from llmgw.server.admin.writes import Writes
+from llmgw.server.pages.routes import page_routes
+from llmgw.server.pages.sessions import BrowserSessions
 from llmgw.server.store.errors import StoreError
 
 
-def create_admin_app(backend: AdminBackend, *, secure: bool, attempts: Attempts | None = None) -> Starlette:
-    """The application.
+def create_admin_app(
+    backend: AdminBackend,
+    *,
+    secure: bool,
+    attempts: Attempts | None = None,
+    sessions: BrowserSessions | None = None,
+) -> Starlette:
+    """The application: the API and the pages.
 
     `secure` says whether its listener speaks TLS; when it does not, only loopback peers are answered, so that
     no token is accepted in the clear. `attempts` is the limit on wrong tokens, a default one if left out.
     """
     reads, writes = Reads(backend), Writes(backend)
+    check = TokenCheck(backend, attempts)
+    sessions = BrowserSessions() if sessions is None else sessions
     api = "/api/v1"
     app = Starlette(
         routes=[
@@ -49,6 +59,7 @@ def create_admin_app(backend: AdminBackend, *, secure: bool, attempts: Attempts 
             Route(f"{api}/fabrics/{{fabric}}/changes", reads.fabric_changes, methods=["GET"]),
             Route(f"{api}/fabrics/{{fabric}}/map", reads.fabric_map, methods=["GET"]),
             Route(f"{api}/fabrics/{{fabric}}/accept", writes.accept_fabric, methods=["POST"]),
+            Route(f"{api}/fabrics/{{fabric}}/topology", reads.topology, methods=["GET"]),
             Route(f"{api}/models", reads.models, methods=["GET"]),
             Route(f"{api}/weights", reads.weights, methods=["GET"]),
             Route(f"{api}/weights/remove", writes.remove_weights, methods=["POST"]),
@@ -62,10 +73,11 @@ def create_admin_app(backend: AdminBackend, *, secure: bool, attempts: Attempts 
             Route(f"{api}/tokens", reads.tokens, methods=["GET"]),
             Route(f"{api}/tokens", writes.create_token, methods=["POST"]),
             Route(f"{api}/tokens/{{name}}", writes.revoke_token, methods=["DELETE"]),
+            *page_routes(backend, sessions, check, secure=secure),
         ],
         middleware=[
             Middleware(Answers),
-            Middleware(Guard, backend=backend, secure=secure, attempts=attempts),
+            Middleware(Guard, backend=backend, secure=secure, check=check, sessions=sessions),
         ],
         exception_handlers={
             AdminError: refuse_admin_error,

@@ -1,8 +1,9 @@
-"""Who may use the admin API: bearer tokens, a limit on guesses, and nothing in the clear beyond loopback."""
+"""Who may use admin API and pages: tokens, browsers' sessions, a limit on guesses, nothing in the clear."""
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import ipaddress
 import logging
 import math
@@ -10,18 +11,25 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from urllib.parse import quote
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llmgw.config.addresses import is_loopback
-from llmgw.server.admin.answers import refusal
+from llmgw.server.admin.answers import ALWAYS, refusal
 from llmgw.server.admin.backend import AdminBackend
+from llmgw.server.pages.cookies import SESSION, read_cookie
+from llmgw.server.pages.sessions import BrowserSession, BrowserSessions
 
 _log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/health"})
 LOCAL_PATHS = frozenset({"/metrics"})
 """Open without a token to what runs on this host: names and counts, no secrets, and a scraper needs no secret."""
+LOGIN_PATHS = frozenset({"/admin/login", "/admin/logout"})
+OPEN_PREFIX = "/admin/static/"
+"""Scripts and styles that are in every copy of llmgw."""
 TOKEN_CHARS_MAX = 512
 FAILURES_BURST_MAX = 10
 FAILURE_REFILL_S = 6.0
@@ -70,65 +78,20 @@ class Attempts:
             self._spent.popitem(last=False)
 
 
-class Guard:
-    """ASGI middleware: lets a request through with `scope["state"]["by"]` set to its token's name.
+class TokenCheck:
+    """Whether a token is right, with a limit on guesses. One for headers and the login form together."""
 
-    `secure` says that the listener speaks TLS; without it only loopback peers are answered.
-    """
-
-    def __init__(
-        self, app: ASGIApp, *, backend: AdminBackend, secure: bool, attempts: Attempts | None = None
-    ) -> None:
-        self._app = app
+    def __init__(self, backend: AdminBackend, attempts: Attempts | None = None) -> None:
         self._backend = backend
-        self._secure = secure
         self._attempts = Attempts() if attempts is None else attempts
         # Tokens that were right once, as digests under a key that dies with the process. They are still
         # looked up each time, but a stranger's guesses from the same address cannot lock their owner out.
         self._known: OrderedDict[bytes, None] = OrderedDict()
         self._key = os.urandom(32)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
-            return
-        host = scope["client"][0] if scope.get("client") else "localhost"
-        if not self._secure and not is_loopback(host.removeprefix("::ffff:")):
-            message = "this listener speaks plain HTTP, where only loopback is answered; set admin.tls"
-            await refusal(403, "insecure", message)(scope, receive, send)
-            return
-        if scope["path"] in OPEN_PATHS:
-            await self._app(scope, receive, send)
-            return
-        token = bearer_token(scope["headers"])
-        if token is None and scope["path"] in LOCAL_PATHS and is_local(host, scope["headers"]):
-            await self._app(scope, receive, send)
-            return
-        if token is None:
-            message = "this needs a token: send Authorization: Bearer TOKEN"
-            headers = {"www-authenticate": 'Bearer realm="llmgw"'}
-            await refusal(401, "no-token", message, headers)(scope, receive, send)
-            return
-        peer = peer_key(host)
-        wait_s, by = await self._check(token, peer)
-        if wait_s:
-            message = f"too many wrong tokens came from {host}; try again in {math.ceil(wait_s)} s"
-            headers = {"retry-after": str(math.ceil(wait_s))}
-            await refusal(429, "too-many-attempts", message, headers)(scope, receive, send)
-        elif by is None:
-            _log.warning("a wrong admin token came from %s", host)
-            message = "this token is not known; it was mistyped or revoked"
-            headers = {"www-authenticate": 'Bearer realm="llmgw", error="invalid_token"'}
-            await refusal(401, "wrong-token", message, headers)(scope, receive, send)
-        else:
-            scope.setdefault("state", {})["by"] = by
-            await self._app(scope, receive, send)
-
-    async def _check(self, token: str, peer: str) -> tuple[float, str | None]:
+    async def check(self, token: str, host: str) -> tuple[float, str | None]:
         """(seconds to wait before another guess, the token's name)."""
+        peer = peer_key(host)
         digest = hashlib.blake2b(token.encode(), key=self._key, digest_size=16).digest()
         counted = digest not in self._known
         if counted and (wait_s := self._attempts.take(peer)):
@@ -146,6 +109,122 @@ class Guard:
         return 0.0, by
 
 
+class Guard:
+    """ASGI middleware: lets a request through with `scope["state"]["by"]` set to its token's name.
+
+    A browser's session counts as its token for reading; a change must also carry the session's `csrf` word, in
+    the header `x-csrf-token` (forms of pages carry it in a field, which their handlers look at). `secure` says
+    that the listener speaks TLS; without it only loopback peers are answered.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        backend: AdminBackend,
+        secure: bool,
+        check: TokenCheck,
+        sessions: BrowserSessions,
+    ) -> None:
+        self._app = app
+        self._backend = backend
+        self._secure = secure
+        self._check = check
+        self._sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        host = scope["client"][0] if scope.get("client") else "localhost"
+        if not self._secure and not is_loopback(host.removeprefix("::ffff:")):
+            message = "this listener speaks plain HTTP, where only loopback is answered; set admin.tls"
+            await refusal(403, "insecure", message)(scope, receive, send)
+            return
+        path = scope["path"]
+        if path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
+            await self._app(scope, receive, send)
+            return
+        token = bearer_token(scope["headers"])
+        if token is None and path in LOCAL_PATHS and is_local(host, scope["headers"]):
+            await self._app(scope, receive, send)
+            return
+        if token is not None:
+            await self._with_token(token, host, scope, receive, send)
+        elif any(name == b"authorization" for name, _ in scope["headers"]):
+            await _no_token(scope, receive, send)
+        else:
+            await self._with_cookie(scope, receive, send)
+
+    async def _with_token(self, token: str, host: str, scope: Scope, receive: Receive, send: Send) -> None:
+        wait_s, by = await self._check.check(token, host)
+        if wait_s:
+            message = f"too many wrong tokens came from {host}; try again in {math.ceil(wait_s)} s"
+            headers = {"retry-after": str(math.ceil(wait_s))}
+            await refusal(429, "too-many-attempts", message, headers)(scope, receive, send)
+        elif by is None:
+            _log.warning("a wrong admin token came from %s", host)
+            message = "this token is not known; it was mistyped or revoked"
+            headers = {"www-authenticate": 'Bearer realm="llmgw", error="invalid_token"'}
+            await refusal(401, "wrong-token", message, headers)(scope, receive, send)
+        else:
+            scope.setdefault("state", {})["by"] = by
+            await self._app(scope, receive, send)
+
+    async def _with_cookie(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
+        value = read_cookie(scope["headers"], SESSION, secure=self._secure)
+        session = None if value is None else self._sessions.find(value, await self._backend.tokens())
+        if session is not None:
+            if not reads and not path.startswith("/admin/") and not _carries(scope["headers"], session):
+                message = (
+                    "a change from a page carries its session's word in x-csrf-token; programs send "
+                    "Authorization: Bearer TOKEN"
+                )
+                await refusal(403, "no-csrf-token", message)(scope, receive, send)
+                return
+            scope.setdefault("state", {}).update(by=session.by, session=session)
+            await self._app(scope, receive, send)
+        elif path in LOGIN_PATHS:
+            await self._app(scope, receive, send)
+        elif reads and _is_page(path, scope["headers"]):
+            onward = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+            over = "&over=1" if value is not None else ""
+            headers = {"location": f"/admin/login?next={quote(onward, safe='/')}{over}", **ALWAYS}
+            await Response(status_code=303, headers=headers)(scope, receive, send)
+        elif value is not None:
+            message = "this session is over; log in again at /admin/login"
+            await refusal(401, "session-over", message)(scope, receive, send)
+        else:
+            await _no_token(scope, receive, send)
+
+
+def _is_page(path: str, headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a person looks at this address, who is better sent to the login than refused."""
+    if path == "/":
+        return any(name == b"accept" and b"text/html" in value for name, value in headers)
+    return path == "/admin" or (path.startswith("/admin/") and not path.endswith(".svg"))
+
+
+async def _no_token(scope: Scope, receive: Receive, send: Send) -> None:
+    message = "this needs a token: send Authorization: Bearer TOKEN"
+    headers = {"www-authenticate": 'Bearer realm="llmgw"'}
+    await refusal(401, "no-token", message, headers)(scope, receive, send)
+
+
+def _carries(headers: list[tuple[bytes, bytes]], session: BrowserSession) -> bool:
+    words = [value for name, value in headers if name == b"x-csrf-token"]
+    return len(words) == 1 and hmac.compare_digest(words[0], session.csrf.encode())
+
+
+def acceptable_token(token: str) -> bool:
+    """Whether this may be a token at all: what a header could carry."""
+    return token.isascii() and 0 < len(token) <= TOKEN_CHARS_MAX
+
+
 def bearer_token(headers: list[tuple[bytes, bytes]]) -> str | None:
     """The token of the one Authorization header (RFC 6750 section 2.1), or None."""
     values = [value for name, value in headers if name == b"authorization"]
@@ -153,9 +232,8 @@ def bearer_token(headers: list[tuple[bytes, bytes]]) -> str | None:
         return None
     scheme, _, token = values[0].strip().partition(b" ")
     token = token.strip()
-    if scheme.lower() != b"bearer" or not token.isascii() or not 0 < len(token) <= TOKEN_CHARS_MAX:
-        return None
-    return token.decode("ascii")
+    text = token.decode("latin-1")
+    return text if scheme.lower() == b"bearer" and acceptable_token(text) else None
 
 
 def is_local(host: str, headers: list[tuple[bytes, bytes]]) -> bool:

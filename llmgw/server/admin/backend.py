@@ -30,6 +30,7 @@ from llmgw.messages.admin import (
 )
 from llmgw.messages.admin_fabrics import FabricChanges, FabricView
 from llmgw.messages.fabric_test_views import FabricTestResult, FabricTestView, StartFabricTest
+from llmgw.messages.topology import FabricSummary, TopologyView
 
 
 class AdminError(Exception):
@@ -102,6 +103,20 @@ class AdminFabrics(Protocol):
         ...
 
 
+class AdminDrawings(Protocol):
+    """The fabrics as API and pages see them, by id or by what operators call them; unknown ones raise 404."""
+
+    def overview(self) -> list[FabricSummary]: ...
+
+    async def topology(self, name: str) -> TopologyView: ...
+
+    async def live(self, name: str) -> TopologyView:
+        """Without the graph."""
+        ...
+
+    async def svg(self, name: str) -> str: ...
+
+
 class AdminBackend(Protocol):
     """The control plane as the admin API sees it. Unknown names raise AdminError(404, …) with the known ones."""
 
@@ -116,6 +131,9 @@ class AdminBackend(Protocol):
 
     @property
     def fabric_tests(self) -> AdminFabricTests: ...
+
+    @property
+    def drawings(self) -> AdminDrawings: ...
 
     def server(self) -> ServerView: ...
 

@@ -103,7 +103,7 @@ def whole_number(request: Request, name: str, default: int | None, low: int, hig
 
 async def no_body(request: Request) -> None:
     """Refuse a body on a route that takes none. Raises AdminError(400 or 413)."""
-    if (await _read(request)).strip() not in (b"", b"{}"):
+    if (await read_body(request)).strip() not in (b"", b"{}"):
         raise bad_request(f"{request.url.path} takes no body")
 
 
@@ -111,7 +111,7 @@ async def body_as(
     request: Request, shape: type[Body], *, empty: Body | None = None, bytes_max: int = BODY_BYTES_MAX
 ) -> Body:
     """The JSON body as `shape`; `empty` stands for an empty one. Raises AdminError(400, 408 or 413)."""
-    raw = await _read(request, bytes_max)
+    raw = await read_body(request, bytes_max)
     if not raw.strip() and empty is not None:
         return empty
     try:
@@ -124,7 +124,8 @@ async def body_as(
         raise bad_request("the body is nested too deeply") from None
 
 
-async def _read(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+async def read_body(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+    """The whole body. Raises AdminError(400, 408 or 413)."""
     too_large = AdminError(413, "too-large", f"the body is larger than {bytes_max} bytes")
     length = request.headers.get("content-length", "0")
     if length.isascii() and length.isdigit() and int(length[:20]) > bytes_max:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from llmgw.messages.admin import HISTORY_KINDS, Health
 from llmgw.server.admin import border
-from llmgw.server.admin.answers import ALWAYS, answer, not_found
+from llmgw.server.admin.answers import ALWAYS, answer, answer_small, not_found
 from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.admin.names import model_name
 
@@ -84,6 +84,13 @@ class Reads:
         border.only_parameters(request)
         name = border.plain_name(request.path_params["fabric"], "fabric")
         return answer(await self._backend.fabrics.map(name))
+
+    async def topology(self, request: Request) -> Response:
+        border.only_parameters(request, "live")
+        name = border.plain_name(request.path_params["fabric"], "fabric")
+        if border.whole_number(request, "live", 0, 0, 1):
+            return await answer_small(request, await self._backend.drawings.live(name))
+        return await answer_small(request, await self._backend.drawings.topology(name))
 
     async def models(self, request: Request) -> Response:
         border.only_parameters(request)
