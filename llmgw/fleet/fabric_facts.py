@@ -65,6 +65,12 @@ class FabricFacts:
                 known.setdefault(name, set()).add(place.physical)
         return {name: tuple(sorted(ids)) for name, ids in known.items() if len(ids) > 1}
 
+    @cached_property
+    def mapped(self) -> frozenset[tuple[str, str | None]]:
+        """Networks (as `network` tells them) on which the leaf of some node is known."""
+        found = {self.network(node_id, name) for (node_id, name), place in self.places.items() if place.leaves}
+        return frozenset(network for network in found if network is not None)
+
     def network(self, node_id: str, fabric: str) -> tuple[str, str | None] | None:
         """What a node shares with those that it may form a replica with: the fabric's name, and the physical
         fabric where the name stands for several; None when nobody knows on which of those the node is.

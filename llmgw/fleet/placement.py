@@ -202,9 +202,9 @@ def _untested(node: Node, wanted: Wanted, room: Room) -> bool:
 
 
 def _last_tests(node: Node, wanted: Wanted, room: Room) -> str | None:
-    named, gate = wanted.profile.fabric, room.fabric_test_gate
-    names = [name for name in node.usable_fabrics if named in (None, name)]
-    return "; ".join(gate.why_not(node.node_id, name) for name in names) if gate is not None else None
+    gate = room.fabric_test_gate
+    said = [gate.why_not(node.node_id, name) for name in _names(node, wanted)] if gate is not None else []
+    return "; ".join(said) or None
 
 
 def _unknown_network(node: Node, wanted: Wanted, room: Room) -> bool:

@@ -102,7 +102,7 @@ class _Group:
     leaves: dict[str, Leaves] = field(default_factory=dict)
     """Node → its leaves, where they are known."""
     blocks: dict[_Merit, dict[Leaves, _Block]] = field(default_factory=dict)
-    """Empty while the leaf of no node is known."""
+    """Empty where nobody has mapped the network."""
     chosen: Choice | None = None
     stale: bool = True
     """True when `chosen` was found before the last change."""
@@ -132,7 +132,8 @@ class Ranking:
                 group.heap.append(score)
                 group.there += score[4]
         for group in self._groups.values():
-            if group.leaves:
+            # Not by the nodes that are feasible now: how a fabric compares does not change while a plan fills it.
+            if self._gang and (group.fabrics[0], group.physical) in self._facts.mapped:
                 self._sort_by_leaves(group)
             heapify(group.heap)
 

@@ -125,6 +125,7 @@ class _ControlProcess:
             store.fabric_watch,
             managers_interval_s=config.fabrics.managers_interval,
             map_interval_s=config.fabrics.map_interval,
+            tests=backend.fabric_tests,
         )
         await self._listen(hub, store, backend, state)
         await routers.start(hub)

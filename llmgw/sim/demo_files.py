@@ -166,6 +166,7 @@ def write_server_config(options: DemoOptions, folder: Path, ports: list[int]) ->
         "state": str(folder / "state"),
         "liveness": {"settle": f"{options.settle_s:g}s", **options.liveness},
         "router": {"drain_grace": "20s"},
+        "fabrics": {"managers_interval": "5s", "map_interval": "15s"},
         "models": models,
     }
     write_private(folder / "server.yaml", yaml.safe_dump(config, sort_keys=False))

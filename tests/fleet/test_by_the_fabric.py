@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from llmgw.config.catalog import Profile
@@ -270,6 +270,15 @@ def test_where_leaves_are_not_shared_the_number_of_leaves_is_the_smallest_possib
 
 @settings(max_examples=100, deadline=None)
 @given(places_of(railed), distances, st.lists(st.integers(2, 3), min_size=1, max_size=8))
+@example(
+    # The only node whose leaf is known is full when the third is placed.
+    places=[
+        *(Place(physical, doubts=("errors grow",)) for physical in ("f1", "f1", "f2", "f2")),
+        Place("f1", ("l1", "l1")),
+    ],
+    known={},
+    sizes=[2, 2, 2],
+)
 def test_each_replica_of_a_plan_goes_where_it_would_go_were_it_the_first(
     places: list[Place], known: dict[tuple[str, str], int], sizes: list[int]
 ) -> None:

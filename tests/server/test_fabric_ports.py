@@ -94,10 +94,7 @@ def test_placement_is_told_leaves_rails_distances_and_doubts() -> None:
     for at, port in enumerate(ports):
         watch.take("n3", Inventory(ports=[port]), it.now + at)
 
-    def tests(node: str, name: str) -> list[str]:
-        return ["its last test was bad"] if node == "n4" else []
-
-    facts = fabric_facts(fleet, it.book, watch, it.now, tests)
+    facts = fabric_facts(fleet, it.book, watch, it.now, {("n4", "ib-a"): "its last test was bad"})
     leaves = [switch.id for switch in made.switches[:4]]
     first = facts.places["n1", "ib-a"]
     assert (first.physical, first.leaves, first.aligned) == (it.only().id, tuple(leaves[:2]), True)
@@ -131,5 +128,5 @@ def test_a_node_that_is_not_on_the_map_has_no_leaves_and_keeps_its_fabric() -> N
     ]
     node.inventory = Inventory(ports=unknown, fabrics=node.inventory.fabrics)
     it.ports = it.ports[:2]
-    place = fabric_facts(fleet, it.book, PortWatch(), it.now, lambda node, name: ()).places["n2", "ib-a"]
+    place = fabric_facts(fleet, it.book, PortWatch(), it.now).places["n2", "ib-a"]
     assert (place.leaves, place.aligned) == ((), None)

@@ -32,6 +32,7 @@ class FabricTests:
         self._require_s = require_s
         self._tests: dict[str, RunningTest] = {}
         self._count = 0
+        self._results = 0
         self._set_gate()
 
     # What operators ask for.
@@ -52,7 +53,7 @@ class FabricTests:
             wish,
             by=by,
             checks=lambda: self._checks(wish.busy_ok, but=test_id),
-            keep=self._store.add_fabric_test,
+            keep=self._keep,
             over=self._is_over,
         )
         self._tests[test_id] = test
@@ -84,6 +85,15 @@ class FabricTests:
         return [result for result, _ in zip(found, range(limit), strict=False)]
 
     # What the control plane asks.
+
+    @property
+    def version(self) -> int:
+        """Grows with each result."""
+        return self._results
+
+    def _keep(self, result: FabricTestResult) -> None:
+        self._store.add_fabric_test(result)
+        self._results += 1
 
     def doubts(self) -> dict[tuple[str, str], str]:
         """(node, fabric) → why tests of the last week speak against using the node on it."""

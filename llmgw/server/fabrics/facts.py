@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 from llmgw.fabric.rates import format_rate
 from llmgw.fabric.report import Analysis
@@ -13,9 +13,6 @@ from llmgw.messages.agent import FabricOffer
 from llmgw.server.fabrics.book import FabricBook
 from llmgw.server.fabrics.known import KnownFabric
 from llmgw.server.fabrics.port_watch import PortWatch
-
-MoreDoubts = Callable[[str, str], Sequence[str]]
-"""(node, the operator's name of a fabric) → further reasons against it, such as a failed test, in sentences."""
 
 
 class _Map:
@@ -50,9 +47,16 @@ class _Map:
 
 
 def fabric_facts(
-    fleet: Fleet, book: FabricBook, watch: PortWatch, now: float, more_doubts: MoreDoubts
+    fleet: Fleet,
+    book: FabricBook,
+    watch: PortWatch,
+    now: float,
+    tests: Mapping[tuple[str, str], str] | None = None,
 ) -> FabricFacts:
-    """All that is known now. `now` is seconds since the epoch."""
+    """All that is known now. `now` is seconds since the epoch.
+
+    `tests`: (node, the operator's name of a fabric) → what bandwidth tests say against it, as a sentence.
+    """
     maps = {fabric.id: _Map(fabric.map.analysis) for fabric in book.known.values() if fabric.map is not None}
     places: dict[tuple[str, str], Place] = {}
     used: dict[str, set[str]] = {}
@@ -67,7 +71,10 @@ def fabric_facts(
             for leaf in leaves:
                 used.setdefault(fabric.id if fabric else "", set()).add(leaf.id)
                 names[leaf.id] = leaf.label
-            doubts = [*_doubts(made, watch, node, offer, now), *more_doubts(node.node_id, offer.name)]
+            doubts = _doubts(made, watch, node, offer, now)
+            failed = (tests or {}).get((node.node_id, offer.name))
+            if failed is not None:
+                doubts = [*doubts, failed]
             places[node.node_id, offer.name] = Place(
                 physical=fabric.id if fabric is not None else None,
                 leaves=tuple(leaf.id for leaf in leaves),

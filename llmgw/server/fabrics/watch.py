@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol
 
 import structlog
 
@@ -17,7 +17,7 @@ from llmgw.fabric.report import judge
 from llmgw.fleet.model import NodeState
 from llmgw.messages.agent import Port
 from llmgw.server.fabrics.comparing import compare_map
-from llmgw.server.fabrics.facts import MoreDoubts, fabric_facts
+from llmgw.server.fabrics.facts import fabric_facts
 from llmgw.server.fabrics.known import FabricMap, KnownFabric
 from llmgw.server.fabrics.manager_changes import MASTER_CHANGED
 from llmgw.server.fabrics.reading import UnreadableError, managers_of, map_of
@@ -46,8 +46,17 @@ REJUDGE_S = 10.0
 """After nodes or offers changed, maps are judged anew, at most so often."""
 
 
+class Tests(Protocol):
+    """Bandwidth tests, as far as they speak against nodes. `version` grows with each result."""
+
+    @property
+    def version(self) -> int: ...
+
+    def doubts(self) -> Mapping[tuple[str, str], str]: ...
+
+
 class FabricWatch:
-    """Watches all fabrics. `more_doubts` are further reasons against nodes, such as failed tests."""
+    """Watches all fabrics. `tests` are those between nodes."""
 
     def __init__(
         self,
@@ -56,20 +65,20 @@ class FabricWatch:
         *,
         managers_interval_s: float,
         map_interval_s: float,
+        tests: Tests,
         random: Callable[[], float] = random.random,
-        more_doubts: MoreDoubts = lambda node, name: (),
     ) -> None:
         self._hub = hub
         self._store = store
         self._managers: Schedule[Master] = Schedule(managers_interval_s, random)
         self._maps: Schedule[MapTarget] = Schedule(map_interval_s, random)
-        self._more_doubts = more_doubts
+        self._tests = tests
         self._tasks: set[asyncio.Task[None]] = set()
         self._analysing = asyncio.Lock()
         self._seen: object = None
         self._seen_at = float("-inf")
         self._told_places: tuple[int, int] | None = None
-        self._told_doubts = -1
+        self._told_doubts: tuple[int, int] | None = None
         self._told_at = float("-inf")
         self._remembered = -1
         self._judged = -1
@@ -108,11 +117,11 @@ class FabricWatch:
         if hub.ports.fleet_version != self._judged and now - self._judged_at >= REJUDGE_S:
             self._judged, self._judged_at = hub.ports.fleet_version, now
             self._begin(self._judge_again())
-        places, doubts = (book.version, hub.ports.fleet_version), hub.ports.version
+        places, doubts = (book.version, hub.ports.fleet_version), (hub.ports.version, self._tests.version)
         wait_s = DOUBTS_WAIT_S if doubts != self._told_doubts else REFRESH_S
         if places != self._told_places or now - self._told_at >= wait_s:
             self._told_places, self._told_doubts, self._told_at = places, doubts, now
-            hub.set_fabric_facts(fabric_facts(hub.fleet, book, hub.ports, wall, self._more_doubts))
+            hub.set_fabric_facts(fabric_facts(hub.fleet, book, hub.ports, wall, self._tests.doubts()))
         if book.version != self._remembered:
             self._remembered = book.version
             remember(book, self._store)
