@@ -273,7 +273,8 @@ def test_where_leaves_are_not_shared_the_number_of_leaves_is_the_smallest_possib
 @example(
     # The only node whose leaf is known is full when the third is placed.
     places=[
-        *(Place(physical, doubts=("errors grow",)) for physical in ("f1", "f1", "f2", "f2")),
+        *(Place(physical, doubts=("errors grow",)) for physical in ("f1", "f1", "f2")),
+        Place("f2", aligned=False, doubts=("errors grow",)),
         Place("f1", ("l1", "l1")),
     ],
     known={},
