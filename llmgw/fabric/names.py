@@ -24,6 +24,7 @@ _NO_NAME = re.compile(
     r"(?:MT\d{4,5}\b|.*Mellanox Technologies|.*\bHCA\b.*\bInfiniBand\b|Hca[-_]?\d*\Z|ConnectX|\s*\Z)",
     re.IGNORECASE,
 )
+_MANAGED_SWITCH = re.compile(r"MF0;([^:;]+):[^:;/]+/[^:;/]+")
 _NOBODY = frozenset({"localhost", "localhost.localdomain", "ubuntu", "debian", "centos", "rocky", "(none)"})
 # NVIDIA's manager of whole fabrics runs on hosts of its own.
 _MANAGER_NAME = re.compile(r"(?:\b|_)ufm", re.IGNORECASE)
@@ -62,6 +63,12 @@ def find_owners(topology: Topology, inventories: Mapping[str, Iterable[Port]] | 
 def is_unnamed(node: Node) -> bool:
     """Whether an adapter's description names its kind instead of a host."""
     return not node.name or _NO_NAME.match(node.name) is not None
+
+
+def short_name(label: str) -> str:
+    """`MF0;sw-leaf-001:MQM9700/U1` → `sw-leaf-001`: what NVIDIA's switches put around their host name."""
+    match = _MANAGED_SWITCH.fullmatch(label)
+    return match[1] if match else label
 
 
 def manager_hosts(topology: Topology, managers: Iterable[int] = ()) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -98,8 +97,9 @@ class RouterLink:
         finally:
             if sender is not None:
                 sender.cancel()
-                with contextlib.suppress(asyncio.CancelledError, OSError):
-                    await sender
+                # Its end is waited for without swallowing a cancellation of this task in the same moment: it
+                # would reconnect for ever, and the server that stops would wait for it as long.
+                await asyncio.gather(sender, return_exceptions=True)
             writer.close()
 
     def _greeted(self, hello: Hello) -> None:

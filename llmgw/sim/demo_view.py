@@ -29,9 +29,17 @@ def hints(fleet: DemoFleet) -> Panel:
         "In another terminal:",
         "  llmgw ctl nodes      llmgw ctl replicas      llmgw ctl explain demo/big      llmgw ctl history",
         f"  llmgw sim power-off {victim}      and watch its replicas return on the fabric that can hold them",
+        f"  llmgw ctl fabrics    llmgw ctl fabric-test {' '.join(pair(fleet))} --busy-ok",
+        f"In a browser: {fleet.admin}/admin/fabrics (the token to log in with: {fleet.state / 'admin.json'})",
         "Ctrl-C ends everything.",
     ]
     return Panel(Text("\n".join(lines)), title=f"API {fleet.api}/v1   admin {fleet.admin}", title_align="left")
+
+
+def pair(fleet: DemoFleet) -> list[str]:
+    """Two nodes of one fabric."""
+    first = min(fleet.nodes)
+    return [node for node in sorted(fleet.nodes) if fleet.nodes[node][1] == fleet.nodes[first][1]][:2]
 
 
 def curl_line(api: str, model: str) -> str:

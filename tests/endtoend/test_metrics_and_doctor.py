@@ -141,6 +141,7 @@ def test_doctor_finds_nothing_on_a_node_of_a_healthy_fleet(fleet: RunningFleet) 
         "configuration",
         "certificate",
         "hardware",
+        "fabric-tools",
         "address",
         "engines",
         "engine-user",

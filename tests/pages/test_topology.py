@@ -9,9 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from llmgw.fabric.names import short_name
 from llmgw.fabric.report import analyse
 from llmgw.messages.agent import Port
-from llmgw.server.fabrics.drawing import build_graph, short_label
+from llmgw.server.fabrics.drawing import build_graph
 from llmgw.server.fabrics.known import FabricMap, KnownFabric
 from llmgw.server.fabrics.rates import OLD_S, PortRates
 from tests.bench.fabric import fabric_text
@@ -240,8 +241,8 @@ def test_what_a_fabric_calls_itself_is_text(served: ServedAdmin, alive: Alive) -
 
 
 def test_the_host_name_that_nvidia_puts_before_a_switch_s_kind_is_its_label() -> None:
-    assert short_label("MF0;sw-leaf-001:MQM9700/U1") == "sw-leaf-001"
-    assert short_label("Quantum Mellanox Technologies") == "Quantum Mellanox Technologies"
+    assert short_name("MF0;sw-leaf-001:MQM9700/U1") == "sw-leaf-001"
+    assert short_name("Quantum Mellanox Technologies") == "Quantum Mellanox Technologies"
 
 
 def port(tx: int | None, rx: int | None = 0) -> Port:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmgw.fabric.names import short_name
 from llmgw.fabric.report import analyse
 from llmgw.fleet.model import Fleet, Node, NodeState
 from llmgw.messages.agent import FabricOffer, Inventory, Port
@@ -106,7 +107,7 @@ def test_placement_is_told_leaves_rails_distances_and_doubts() -> None:
     assert facts.places["n4", "ib-a"].doubts == ("its last test was bad",)
     assert facts.places["n8", "ib-a"].leaves == tuple(leaves[2:])
     assert facts.distances[leaves[0], leaves[3]] == 1
-    assert facts.leaf_names[leaves[0]] == made.switches[0].name
+    assert facts.leaf_names[leaves[0]] == short_name(made.switches[0].name)
 
 
 def test_leaves_of_two_pods_are_two_tiers_apart_and_what_is_not_joined_has_no_distance() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from llmgw.fabric.expected_rate import SlowCable
 from llmgw.fabric.fan_layout import GROUP_HEIGHT, GROUP_WIDTH, SWITCH_HEIGHT, SWITCH_WIDTH, lay_out_fans
+from llmgw.fabric.names import short_name
 from llmgw.fabric.rates import format_rate, rate_gbps
 from llmgw.fabric.records import guid_text, parse_guid
 from llmgw.fabric.report import Analysis, report_fabric
@@ -106,7 +107,7 @@ def build_graph(taken: FabricMap, version: str) -> TopologyGraph:
             TopologySwitch(
                 id=one.node.id,
                 guid=one.node.guid_text,
-                label=short_label(one.label),
+                label=short_name(one.label),
                 name=one.node.name,
                 tier=analysis.tiers.get(one.node.id),
                 ports=one.node.ports,
@@ -144,12 +145,6 @@ def build_graph(taken: FabricMap, version: str) -> TopologyGraph:
         sharp=len(topology.of_kind("sharp")),
         problems=report_fabric(analysis).problems,
     )
-
-
-def short_label(label: str) -> str:
-    """`MF0;sw-leaf-001:MQM9700/U1` → `sw-leaf-001`: what NVIDIA's switches put before their kind."""
-    match = re.fullmatch(r"MF0;([^:;]+):[^:;/]+/[^:;/]+", label)
-    return match[1] if match else label
 
 
 def build_live(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from llmgw.fabric.names import short_name
 from llmgw.fabric.rates import format_rate
 from llmgw.fabric.report import Analysis
 from llmgw.fabric.topology import Node as MapNode
@@ -70,7 +71,7 @@ def fabric_facts(
             leaves = _leaves(made, node, offer) if made is not None else ()
             for leaf in leaves:
                 used.setdefault(fabric.id if fabric else "", set()).add(leaf.id)
-                names[leaf.id] = leaf.label
+                names[leaf.id] = short_name(leaf.label)
             doubts = _doubts(made, watch, node, offer, now)
             failed = (tests or {}).get((node.node_id, offer.name))
             if failed is not None:
