@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from llmgw.config.catalog import Catalog
 from llmgw.fleet.model import Backoff, Fleet, ReplicaState
-from llmgw.fleet.placement import Room, Wanted, place
+from llmgw.fleet.placement import place
 from llmgw.fleet.reconcile import backoff_of, forced, models_in_motion
+from llmgw.fleet.room import Room, Wanted
 from llmgw.fleet.sets import Sets
 
 

@@ -8,7 +8,8 @@ from llmgw.config.catalog import Catalog
 from llmgw.fleet.catalog_diff import endpoints, model_keys, profile_keys, rolled_by
 from llmgw.fleet.foresight import Foresight, foresee, outdated
 from llmgw.fleet.model import Fleet, ReplicaState
-from llmgw.fleet.placement import Room, Wanted, never, place
+from llmgw.fleet.placement import never, place
+from llmgw.fleet.room import Room, Wanted
 from llmgw.fleet.sets import replacement_of
 from llmgw.fleet.settings import FleetSettings
 from llmgw.messages.admin import CatalogPlan, ModelPlan, ProfilePlan

@@ -16,7 +16,7 @@ from llmgw.fleet.leaves import ONE_LEAF, Leaves, Spread, Wishes, pack, spread_of
 from llmgw.fleet.model import Node
 
 if TYPE_CHECKING:
-    from llmgw.fleet.placement import Room, Wanted
+    from llmgw.fleet.room import Room, Wanted
 
 _Score = tuple[bool, int, bool, bool, int, int, str]
 """(suspect, failures, doubted, off its rail, there, free, node id), smallest first. Suspects come last; then

@@ -30,7 +30,8 @@ from llmgw.fleet.health import judge_replicas
 from llmgw.fleet.liveness import end_settling, judge_nodes
 from llmgw.fleet.model import COMMANDED, LOST, Backoff, Fleet, NodeState, Replica, ReplicaState
 from llmgw.fleet.outages import judge_outages
-from llmgw.fleet.placement import Room, Wanted, choose_seats
+from llmgw.fleet.placement import choose_seats
+from llmgw.fleet.room import Room, Wanted
 from llmgw.fleet.sets import Sets
 from llmgw.fleet.settings import FleetSettings
 

@@ -10,8 +10,9 @@ from collections import defaultdict
 from llmgw.config.catalog import Catalog, CatalogModel, Profile
 from llmgw.fleet.model import Backoff, Fleet, NodeState, Replica, ReplicaState
 from llmgw.fleet.moves import Move, moves
-from llmgw.fleet.placement import Room, Wanted, place
+from llmgw.fleet.placement import place
 from llmgw.fleet.reconcile import backoff_of
+from llmgw.fleet.room import Room, Wanted
 from llmgw.messages.findings import Finding
 
 FAILED_OFTEN = 2

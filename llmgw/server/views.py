@@ -9,8 +9,9 @@ from llmgw.config.catalog import CatalogModel, Profile
 from llmgw.fleet.choice_words import how_they_sit
 from llmgw.fleet.model import Fleet, Node, Replica, ReplicaState, Shard
 from llmgw.fleet.moves import Move, moves, retry_of
-from llmgw.fleet.placement import Room, Wanted, place
+from llmgw.fleet.placement import place
 from llmgw.fleet.reconcile import backoff_of
+from llmgw.fleet.room import Room, Wanted
 from llmgw.fleet.routes import endpoint_of
 from llmgw.messages.admin import (
     ExplainProfile,

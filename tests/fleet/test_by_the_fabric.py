@@ -13,7 +13,8 @@ from llmgw.config.catalog import Profile
 from llmgw.fleet.fabric_facts import FabricFacts, Place
 from llmgw.fleet.leaves import spread_of
 from llmgw.fleet.model import Fleet, Node, NodeState, Seat
-from llmgw.fleet.placement import Room, Verdict, Wanted, choose_seats, never, place
+from llmgw.fleet.placement import Verdict, choose_seats, never, place
+from llmgw.fleet.room import Room, Wanted
 from llmgw.messages.agent import EngineOffer, FabricOffer, Gpu, Inventory
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from llmgw.config.catalog import Catalog
 from llmgw.fleet.fabric_test_gate import FabricTestGate
 from llmgw.fleet.model import Fleet
-from llmgw.fleet.placement import Room, Verdict, Wanted, choose_seats, never, place
+from llmgw.fleet.placement import Verdict, choose_seats, never, place
+from llmgw.fleet.room import Room, Wanted
 from tests.fleet.world import Machine, World
 
 DAY = 86400.0

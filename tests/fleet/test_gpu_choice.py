@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from llmgw.config.catalog import Profile
 from llmgw.fleet.gpu_choice import choose_gpus, nvlink_pairs
 from llmgw.fleet.model import Fleet, Node, NodeState
-from llmgw.fleet.placement import Room, Wanted, choose_seats
+from llmgw.fleet.placement import choose_seats
+from llmgw.fleet.room import Room, Wanted
 from llmgw.messages.agent import EngineOffer, Gpu, Inventory
 
 

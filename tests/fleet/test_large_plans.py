@@ -11,11 +11,13 @@ from llmgw.config.catalog import Catalog, CatalogModel, Profile
 from llmgw.fleet.actions import StartReplica
 from llmgw.fleet.carry_out import Effects
 from llmgw.fleet.events import Event
+from llmgw.fleet.filters import refusal
 from llmgw.fleet.lives import Life
 from llmgw.fleet.model import Backoff, Fleet, Node, NodeState
 from llmgw.fleet.observe import Enrolment
-from llmgw.fleet.placement import Room, Wanted, choose_seats, refusal
+from llmgw.fleet.placement import choose_seats
 from llmgw.fleet.reconcile import STARTS_MAX
+from llmgw.fleet.room import Room, Wanted
 from llmgw.fleet.settings import FleetSettings
 from llmgw.messages.agent import EngineOffer, FabricOffer, Gpu, Inventory, Register
 from llmgw.server.hub import Hub

@@ -7,7 +7,8 @@ import pytest
 
 from llmgw.config.catalog import Catalog, CatalogModel, Profile
 from llmgw.fleet.model import Backoff, NodeState, ReplicaState
-from llmgw.fleet.placement import Room, Wanted, place
+from llmgw.fleet.placement import place
+from llmgw.fleet.room import Room, Wanted
 from tests.fleet.world import Machine, World
 
 

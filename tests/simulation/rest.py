@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llmgw.fleet.model import NodeState, ReplicaState
-from llmgw.fleet.placement import Room, Wanted, place
+from llmgw.fleet.placement import place
+from llmgw.fleet.room import Room, Wanted
 from llmgw.messages.agent import LIVE_PHASES
 
 if TYPE_CHECKING:
