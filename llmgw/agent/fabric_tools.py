@@ -16,7 +16,7 @@ from llmgw.config.agent import AgentConfig
 from llmgw.hardware.fabric_tools import device_problem, find_tool, tool_problem
 from llmgw.hardware.machine import machine_root
 from llmgw.hardware.ports import ports_of, read_link_layer
-from llmgw.hardware.programs import NoProgramError, ProgramError, ProgramHangsError, RawOutput, run_program_raw
+from llmgw.hardware.programs import NoProgramError, ProgramError, ProgramHangsError, ProgramOutput, run_program
 from llmgw.hardware.sysfs import list_names
 from llmgw.messages.fabric import (
     COMPLAINTS_CHARS_MAX,
@@ -86,7 +86,7 @@ class FabricTools:
         argv = [find_tool(tool.program) or tool.program, "-C", question.adapter, "-P", str(question.port)]
         argv += tool.arguments
         try:
-            output = run_program_raw(argv, timeout_s=tool.limit_s, output_bytes_max=tool.bytes_max, stop=stop)
+            output = run_program(argv, timeout_s=tool.limit_s, output_bytes_max=tool.bytes_max, stop=stop)
         except ProgramHangsError:
             return self._failed(
                 question,
@@ -99,20 +99,23 @@ class FabricTools:
             return self._failed(question, f"{error}; {error.remedy}")
         return self._told(question, argv, output, time.monotonic() - began)
 
-    def _told(self, question: AskFabric, argv: list[str], output: RawOutput, took_s: float) -> FabricText:
-        complaints = output.stderr.decode("utf-8", "replace")
+    def _told(self, question: AskFabric, argv: list[str], output: ProgramOutput, took_s: float) -> FabricText:
         error = None
-        if output.code != 0 and not output.stdout.strip() and any(words in complaints for words in _NOT_OPENED):
+        if (
+            output.code != 0
+            and not output.raw_stdout.strip()
+            and any(words in output.stderr for words in _NOT_OPENED)
+        ):
             error = self._sentence(
                 f"`{' '.join(argv)}` cannot open the management device of {question.adapter} port "
                 f"{question.port}; run the agent as root or give it /dev/infiniband/umad* (llmgw doctor says "
                 "which), and see whether the module ib_umad is loaded"
             )
-        compressed = zlib.compress(output.stdout)
+        compressed = zlib.compress(output.raw_stdout)
         if len(compressed) > self._compressed_bytes_max:
             printed, packed, most = (
                 f"{size / 1e6:.3g} MB"
-                for size in (len(output.stdout), len(compressed), self._compressed_bytes_max)
+                for size in (len(output.raw_stdout), len(compressed), self._compressed_bytes_max)
             )
             return self._failed(
                 question,
@@ -122,7 +125,7 @@ class FabricTools:
         return FabricText(
             request_id=question.request_id,
             output=compressed,
-            complaints=complaints[:COMPLAINTS_CHARS_MAX],
+            complaints=output.stderr[:COMPLAINTS_CHARS_MAX],
             exit_code=output.code,
             cut=output.cut,
             took_s=took_s,

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from llmgw.fabric.names import told_apart
 from llmgw.fabric.topology import NodeKind, Topology
 
 ChangeKind = Literal[
@@ -161,6 +162,4 @@ def _cable(cable: Cable, cabling: Cabling) -> str:
 
 
 def _label(node: str, device: Device) -> str:
-    """The name and the GUID: names are shared, GUIDs are not read by people."""
-    guid = f"0x{node[2:]}" if " " not in node else node
-    return f"{device.name} ({guid})" if device.name else guid
+    return told_apart(device.name, f"0x{node[2:]}" if " " not in node else node)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llmgw.fabric.layout import Bundle, PlacedSwitch, Slot, count_rates, lay_out
+from llmgw.fabric.bundles import Bundle, bundles, count_rates
+from llmgw.fabric.layout import Group, lay_out
 from llmgw.fabric.order import LEVELS
 from llmgw.fabric.rates import format_rate
 from llmgw.fabric.report import Analysis
@@ -25,38 +26,35 @@ def draw_dot(analysis: Analysis) -> str:
             lines.append("  { rank=same;")
             lines.extend(f"    {_quoted(place.node.id)} [label={_quoted(place.label)}];" for place in switches)
             lines.append("  }")
-    for bundle in layout.bundles:
-        lines.extend(_cables(bundle))
-    for place in layout.switches:
-        for at, slot in enumerate(place.slots):
-            lines.extend(_slot(place, at, slot))
-    lines.extend(f"  {_quoted(node.id)} [label={_quoted(node.label)}, style=dashed];" for node in layout.loose)
+    parts: dict[str, str] = {}
+    for at, group in enumerate(layout.groups):
+        name = f"group {at}"
+        parts.update((adapter.id, name) for adapter in group.adapters)
+        style = "shape=plaintext" if group.switch is not None else "style=dashed"
+        lines.append(f"  {_quoted(name)} [label={_quoted(_label(group, analysis))}, {style}];")
+    heights = {place.node.id: LEVELS.index(place.level) for place in layout.switches}
+    for bundle in bundles(analysis, parts):
+        ends = sorted((bundle.a, bundle.b), key=lambda end: heights.get(end.id, len(LEVELS)))
+        if all(end.id in heights or end.id in parts for end in ends):
+            lines.extend(_cables(" -- ".join(_quoted(parts.get(end.id, end.id)) for end in ends), bundle))
     return "\n".join([*lines, "}", ""])
 
 
-def _cables(bundle: Bundle) -> Iterable[str]:
-    upper, lower = sorted((bundle.a, bundle.b), key=lambda place: LEVELS.index(place.level))
-    ends = f"{_quoted(upper.node.id)} -- {_quoted(lower.node.id)}"
-    slow = {id(cable.link) for cable in bundle.slow}
-    healthy = [link for link in bundle.links if id(link) not in slow]
-    if healthy:
-        yield f"  {ends} [label={_quoted(count_rates(healthy))}];"
+def _label(group: Group, analysis: Analysis) -> str:
+    """`node0001 mlx5_0, mlx5_1`; what nobody owns by its own name."""
+    if group.owner is None:
+        return group.label
+    return f"{group.label} {', '.join(analysis.owners[adapter.id].adapter for adapter in group.adapters)}"
+
+
+def _cables(ends: str, bundle: Bundle) -> Iterable[str]:
+    if bundle.healthy:
+        between = bundle.a.kind == bundle.b.kind == "switch"
+        yield f"  {ends} [label={_quoted(count_rates(bundle.healthy))}];" if between else f"  {ends};"
     for cable in bundle.slow:
         ports = f"[{cable.link.a_port}]-[{cable.link.b_port}]"
         label = f"{format_rate(cable.rate)} of {format_rate(cable.expected)} {ports}"
         yield f"  {ends} [label={_quoted(label)}, color=red, fontcolor=red, penwidth=3];"
-
-
-def _slot(place: PlacedSwitch, at: int, slot: Slot) -> Iterable[str]:
-    name = _quoted(f"{place.node.id} row {at}")
-    cable = f"{_quoted(place.node.id)} -- {name}"
-    yield f"  {name} [label={_quoted(slot.label)}, shape=plaintext];"
-    if slot.slow:
-        slow = slot.slow[0]
-        label = f"{format_rate(slow.rate)} of {format_rate(slow.expected)}"
-        yield f"  {cable} [label={_quoted(label)}, color=red, fontcolor=red, penwidth=3];"
-    else:
-        yield f"  {cable};"
 
 
 def _quoted(text: str) -> str:

@@ -71,6 +71,11 @@ def short_name(label: str) -> str:
     return match[1] if match else label
 
 
+def told_apart(name: str | None, guid: str) -> str:
+    """`leaf-1 (0x…)`: names are shared, and GUIDs are not read by people."""
+    return f"{short_name(name)} ({guid})" if name else guid
+
+
 def manager_hosts(topology: Topology, managers: Iterable[int] = ()) -> set[str]:
     """Ids of adapters on hosts that manage the fabric: with a manager's port GUID, or named after UFM."""
     guids = set(managers)

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from llmgw.fabric.names import Owner
-from llmgw.fabric.tiers import Tier
-from llmgw.fabric.topology import Node, Topology
+from llmgw.fabric.tiers import Tier, leaf_of
+from llmgw.fabric.topology import Topology
 
 OWN_LEAF_SHARE = 0.75
 """A leaf is a rail's own when so many of its adapters are that rail's."""
@@ -110,7 +110,7 @@ def _places(
     numbers = _numbers_of_labels(owners)
     found = []
     for node in topology.of_kind("adapter"):
-        owner, leaf = owners.get(node.id), _leaf(node, tiers)
+        owner, leaf = owners.get(node.id), leaf_of(node, tiers)
         if owner is None or leaf is None:
             continue
         order = orders.get(owner.node)
@@ -119,14 +119,8 @@ def _places(
         else:
             rail = numbers.get(owner.adapter)
         if rail is not None:
-            found.append(_Place(node.id, owner, leaf, rail))
+            found.append(_Place(node.id, owner, leaf.id, rail))
     return found
-
-
-def _leaf(node: Node, tiers: Mapping[str, Tier]) -> str | None:
-    """The leaf that an adapter hangs on; None with two of them (a dual-port card) or none."""
-    leaves = {other.id for link in node.links if tiers.get((other := link.other(node)).id) == "leaf"}
-    return leaves.pop() if len(leaves) == 1 else None
 
 
 def _numbers_of_labels(owners: Mapping[str, Owner]) -> dict[str, int]:

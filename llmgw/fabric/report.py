@@ -233,6 +233,23 @@ def end_of(link: Link, node: Node) -> End:
     return End(guid=node.guid_text, port=link.port_of(node), name=node.name)
 
 
+def map_text(analysis: Analysis) -> str:
+    """`40 switches, 542 adapters, 1114 cables, 1 below its rate`."""
+    topology = analysis.topology
+    parts = [
+        _count(len(topology.of_kind("switch")), "switch", "switches"),
+        _count(len(topology.of_kind("adapter")), "adapter", "adapters"),
+        _count(len(topology.links), "cable", "cables"),
+    ]
+    if analysis.slow:
+        parts.append(f"{len(analysis.slow)} below {'its' if len(analysis.slow) == 1 else 'their'} rate")
+    return ", ".join(parts)
+
+
+def _count(number: int, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}"
+
+
 def _far_end(link: Link) -> End:
     return End(guid=link.b.guid_text, port=link.b_port, name=link.b.name)
 
@@ -271,19 +288,25 @@ def _problems(topology: Topology, parts: int, slow: int) -> list[str]:
     if topology.repeated_records:
         found.append(f"{topology.repeated_records} records stand twice in the text, and were counted once")
     if topology.contradictions:
-        found.append(f"{len(topology.contradictions)} cables are told differently by their two ends")
+        differ = "cable is told differently by its two ends"
+        found.append(
+            _count(len(topology.contradictions), differ, "cables are told differently by their two ends")
+        )
     one_sided = len(topology.one_sided)
     if one_sided:
         found.append(f"{one_sided} of {links} cables are told by one end only: the map is cut, or was changing")
     unknown = sum(link.rate is None or link.rate[1] == "???" for link in topology.links)
     if unknown:
         found.append(
-            f"the rate of {unknown} cables is unknown; infiniband-diags before 49 cannot name XDR, before 34 NDR"
+            f"the rate of {_count(unknown, 'cable', 'cables')} is unknown; infiniband-diags before 49 cannot "
+            "name XDR, before 34 NDR"
         )
     if topology.unread:
-        found.append(f"{topology.unread} lines could not be read, or not whole, or repeat another")
+        lines = _count(topology.unread, "line", "lines")
+        found.append(f"{lines} could not be read, or not whole, or repeat another")
     if topology.warnings:
         found.append(f"ibnetdiscover complained ({topology.warnings[0]}): the map may lack what it did not reach")
     if slow:
-        found.append(f"{slow} cables run below the rate that both their ends could do")
+        below = "cable runs below the rate that both its ends could do"
+        found.append(_count(slow, below, "cables run below the rate that both their ends could do"))
     return found

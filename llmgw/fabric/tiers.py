@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 from llmgw.fabric.topology import Node, Topology
@@ -30,6 +30,16 @@ def find_tiers(topology: Topology, not_compute: Collection[str] = ()) -> dict[st
     for switch in _rest_of_rings(leaves, neighbours):
         distance[switch] = 0
     return {switch: TIERS[min(far, 2)] for switch, far in distance.items()}
+
+
+def leaf_of(adapter: Node, tiers: Mapping[str, Tier], port: int | None = None) -> Node | None:
+    """The leaf that an adapter hangs on, or one of its ports does; None with two of them (a dual-port card)."""
+    leaves = {
+        other.id: other
+        for link in adapter.links
+        if tiers.get((other := link.other(adapter)).id) == "leaf" and port in (None, link.port_of(adapter))
+    }
+    return next(iter(leaves.values())) if len(leaves) == 1 else None
 
 
 def _neighbours(switch: Node) -> set[str]:

@@ -247,7 +247,7 @@ def _start_replica(fleet: Fleet, catalog: Catalog, action: StartReplica, now: fl
     reason = f"replaces {action.replaces}" if action.replaces else "wanted by the catalog"
     replica.reason = reason
     effects.events.append(replica_event(replica, "starting", reason))
-    _send_start(fleet, replica, 0, _leader_spec(model, profile, replica), now, effects)
+    _send_start(replica, 0, _leader_spec(model, profile, replica), now, effects)
 
 
 def _start_workers(fleet: Fleet, replica: Replica, now: float, effects: Effects) -> None:
@@ -266,15 +266,12 @@ def _start_workers(fleet: Fleet, replica: Replica, now: float, effects: Effects)
                 gpus=list(replica.seats[rank].gpus),
                 rendezvous=meet,
             )
-            _send_start(fleet, replica, rank, spec, now, effects)
+            _send_start(replica, rank, spec, now, effects)
 
 
-def _send_start(fleet: Fleet, replica: Replica, rank: int, spec: ShardSpec, now: float, effects: Effects) -> None:
+def _send_start(replica: Replica, rank: int, spec: ShardSpec, now: float, effects: Effects) -> None:
     node_id = replica.seats[rank].node_id
-    node = fleet.nodes.get(node_id)
-    replica.shards[rank] = Shard(
-        spec=spec, node_id=node_id, since=now, sent_session=node.session if node is not None else None
-    )
+    replica.shards[rank] = Shard(spec=spec, node_id=node_id, since=now)
     effects.starts.append((node_id, spec))
 
 

@@ -49,7 +49,6 @@ class ReplicaState(StrEnum):
 
 # Replicas that serve or will: they count towards the wanted number.
 LIVE_STATES = frozenset({ReplicaState.ADOPTING, ReplicaState.STARTING, ReplicaState.READY})
-ENDING_STATES = frozenset({ReplicaState.DRAINING, ReplicaState.STOPPING, ReplicaState.FAILED})
 
 COMMANDED = "commanded"
 """A shard whose start was sent and that its agent has not reported yet."""
@@ -166,8 +165,6 @@ class Shard:
     output_tail: list[str] = field(default_factory=list)
     engine_pid: int | None = None
     progress: Progress | None = None
-    sent_session: str | None = None
-    """The session in which the start was sent."""
     stop_session: str | None = None
     """The session in which the stop was sent; another session gets it again."""
 

@@ -329,7 +329,7 @@ def _meet(fleet: Fleet, node: Node, held: HeldShard, now: float) -> list[Event]:
     if not fits:
         node.disown(spec)
         return events
-    shard = Shard(spec=spec, node_id=node.node_id, since=now - held.phase_age_s, sent_session=node.session)
+    shard = Shard(spec=spec, node_id=node.node_id, since=now - held.phase_age_s)
     shard.phase = ""
     replica.seats[spec.rank] = Seat(node.node_id, tuple(spec.gpus))
     replica.shards[spec.rank] = shard

@@ -72,7 +72,7 @@ def gid_findings(declared: list[FabricDeclaration], ports: list[Port]) -> list[F
             name = f"{port.adapter}:{port.port}"
             named = any(hca in (port.adapter, name) for hca in fabric.hcas)
             # Without any table (an old saved tree) nothing is known of it.
-            if not named or port.link_layer != "Ethernet" or port.state != "ACTIVE" or not port.gids:
+            if not named or port.link_layer != "Ethernet" or not port.is_up or not port.gids:
                 continue
             index = gid_indexes([port])[name]
             if index is None:

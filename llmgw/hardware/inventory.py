@@ -114,7 +114,7 @@ def _within_limit(ports: list[Port], config: AgentConfig) -> tuple[list[Port], l
 
 
 def _undeclared(ports: list[Port]) -> list[Finding]:
-    active = [port for port in ports if port.link_layer == "InfiniBand" and port.state == "ACTIVE"]
+    active = [port for port in ports if port.link_layer == "InfiniBand" and port.is_up]
     if not active:
         return []
     names = ", ".join(dict.fromkeys(port.adapter for port in active))

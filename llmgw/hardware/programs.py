@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 _READ_BYTES = 65536
@@ -56,19 +57,19 @@ class ProgramOutput:
     """What a program said. `cut` is True when it said more than the limit and was ended for it."""
 
     code: int
-    stdout: str
-    stderr: str
+    raw_stdout: bytes
+    raw_stderr: bytes
     cut: bool = False
 
+    @cached_property
+    def stdout(self) -> str:
+        """As text: what is no UTF-8 becomes replacement signs."""
+        return self.raw_stdout.decode("utf-8", "replace")
 
-@dataclass(frozen=True, kw_only=True)
-class RawOutput:
-    """The same, as bytes."""
-
-    code: int
-    stdout: bytes
-    stderr: bytes
-    cut: bool = False
+    @cached_property
+    def stderr(self) -> str:
+        """As text, likewise."""
+        return self.raw_stderr.decode("utf-8", "replace")
 
 
 def run_program(
@@ -81,34 +82,6 @@ def run_program(
     stop: threading.Event | None = None,
     started: Callable[[int], None] = lambda pid: None,
 ) -> ProgramOutput:
-    """What `run_program_raw` returns and raises, with text: what is no UTF-8 becomes replacement signs."""
-    raw = run_program_raw(
-        argv,
-        timeout_s=timeout_s,
-        output_bytes_max=output_bytes_max,
-        env=env,
-        become=become,
-        stop=stop,
-        started=started,
-    )
-    return ProgramOutput(
-        code=raw.code,
-        stdout=raw.stdout.decode("utf-8", "replace"),
-        stderr=raw.stderr.decode("utf-8", "replace"),
-        cut=raw.cut,
-    )
-
-
-def run_program_raw(
-    argv: Sequence[str],
-    *,
-    timeout_s: float,
-    output_bytes_max: int,
-    env: Mapping[str, str] | None = None,
-    become: Mapping[str, Any] | None = None,
-    stop: threading.Event | None = None,
-    started: Callable[[int], None] = lambda pid: None,
-) -> RawOutput:
     """Run `argv` without input, in the C locale, and return its output whatever its exit code.
 
     `env` is its whole environment but for the locale; None is this process's own. `become` are Popen's `user`,
@@ -206,7 +179,7 @@ def _die_with_parent() -> None:
 
 def _collect(
     process: subprocess.Popen[bytes], name: str, timeout_s: float, output_bytes_max: int, stop: threading.Event
-) -> RawOutput:
+) -> ProgramOutput:
     assert process.stdout is not None
     assert process.stderr is not None
     texts = {"stdout": bytearray(), "stderr": bytearray()}
@@ -243,10 +216,10 @@ def _collect(
                 said,
             )
     _kill(process, name)
-    return RawOutput(
+    return ProgramOutput(
         code=process.returncode if process.returncode is not None else -signal.SIGKILL,
-        stdout=bytes(memoryview(texts["stdout"])[:output_bytes_max]),
-        stderr=bytes(memoryview(texts["stderr"])[:output_bytes_max]),
+        raw_stdout=bytes(memoryview(texts["stdout"])[:output_bytes_max]),
+        raw_stderr=bytes(memoryview(texts["stderr"])[:output_bytes_max]),
         cut=cut,
     )
 

@@ -115,7 +115,7 @@ class Gid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # 5, ACTIVE_DEFER: the link is up and its physical layer recovers; traffic goes on (InfiniBand spec 1, 7.2.7).
-UP_STATES = frozenset({"ACTIVE", "ACTIVE_DEFER"})
+_UP_STATES = frozenset({"ACTIVE", "ACTIVE_DEFER"})
 
 
 class Port(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +152,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_up(self) -> bool:
         """True while it carries traffic."""
-        return self.state in UP_STATES
+        return self.state in _UP_STATES
 
 
 class FabricOffer(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,6 @@ import msgspec
 
 from llmgw.messages.fabric_test import BANDWIDTH_SECONDS_MAX
 
-GRADES = ("good", "degraded", "bad", "error")
 Grade = Literal["good", "degraded", "bad", "error"]
 FABRIC_TEST_SECONDS = 5
 FABRIC_TEST_WAIT_S_MAX = 25

@@ -37,7 +37,7 @@ class TopologyAdapter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     known_by: str | None = None
     """`guid`: its node's agent reports this GUID. `description`: a guess from what it calls itself."""
     leaf: str | None = None
-    """Id of the switch that it hangs on; None: on none, or on several."""
+    """Id of the leaf that it hangs on; None: on none, or on several."""
     rail: int | None = None
     lid: int | None = None
     x: float

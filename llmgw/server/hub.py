@@ -36,6 +36,7 @@ from llmgw.fleet.observe import (
 from llmgw.fleet.settings import FleetSettings
 from llmgw.messages.agent import (
     Command,
+    Inventory,
     Register,
     Registered,
     Report,
@@ -45,8 +46,8 @@ from llmgw.messages.findings import Finding
 from llmgw.messages.routes import RouteEndpoint, RouteTable, Telemetry
 from llmgw.server.clones import Clones
 from llmgw.server.fabrics.book import FabricBook
+from llmgw.server.fabrics.port_rates import PortRates
 from llmgw.server.fabrics.port_watch import PortWatch
-from llmgw.server.fabrics.rates import PortRates
 from llmgw.server.failures import Failures
 from llmgw.server.hub_error import HubError
 from llmgw.server.node_findings import node_findings
@@ -98,11 +99,12 @@ class Hub:
         self.failures = Failures()
         self.clones = Clones()
         self.sessions = Sessions()
-        self.port_rates = PortRates()
         self.requests = RequestTally()
         """What clients got, as the routers told it."""
         self.ports = PortWatch()
-        """What the nodes' ports reported."""
+        """What changed at the nodes' ports, and which of them count errors: for history and placement."""
+        self.port_rates = PortRates()
+        """How fast the same ports send and receive: for the drawing."""
         self.fabrics = FabricBook()
         """What the fabrics' managers and maps told."""
         self.changed = asyncio.Event()
@@ -146,7 +148,7 @@ class Hub:
         self.sessions.begin(message.node_id, session)
         self._keep(register(self.fleet, message, enrolment, session, now))
         self.failures.remember(self.fleet, message.held)
-        self.ports.take(message.node_id, message.inventory, self.clock.wall())
+        self._ports_told(message.node_id, message.inventory)
         self._memory.node_registered(self.fleet.nodes[message.node_id], life, self.clock.wall())
         self.changed.set()
         return Registered(session=session, server_version=server_version)
@@ -192,8 +194,7 @@ class Hub:
         fabrics = self.fleet.nodes[node_id].inventory.fabrics
         self._keep(report(self.fleet, node_id, message.inventory, message.shards, now))
         if message.inventory is not None:
-            self.ports.take(node_id, message.inventory, self.clock.wall())
-            self.port_rates.take(node_id, message.inventory.ports, now)
+            self._ports_told(node_id, message.inventory)
         if message.inventory is not None and message.inventory.fabrics != fabrics:
             self._memory.fabrics_changed(self.fleet.nodes[node_id], self.clock.wall())
         self.questions.answered(node_id, message)
@@ -343,6 +344,7 @@ class Hub:
         """Forget a node and what was believed to run there, but not which of its lives is the latest."""
         self.sessions.end(node_id)
         self.clones.forget(node_id)
+        self.ports.forget(node_id)
         self.port_rates.forget(node_id)
         forget_node(self.fleet, node_id, self.clock.monotonic())
         self._keep([node_event(node_id, "removed", f"by {by}")])
@@ -368,6 +370,10 @@ class Hub:
         return node_findings(self.fleet, node, self.clones.sentence(node.node_id, self.clock.monotonic()))
 
     # Inside.
+
+    def _ports_told(self, node_id: str, inventory: Inventory) -> None:
+        self.ports.take(node_id, inventory, self.clock.wall())
+        self.port_rates.take(node_id, inventory.ports, self.clock.monotonic())
 
     def _heard(self, node_id: str) -> None:
         events = heard(self.fleet, node_id, self.clock.monotonic())

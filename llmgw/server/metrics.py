@@ -126,7 +126,7 @@ def _ports(source: Source) -> Iterator[Metric]:
         for port in node.inventory.ports:
             at = [node.node_id, _label(port.adapter), str(port.port)]
             state = _label(port.state or "unknown")
-            active.add_metric([*at, state, _label(port.phys_state or "unknown")], float(state == "ACTIVE"))
+            active.add_metric([*at, state, _label(port.phys_state or "unknown")], float(port.is_up))
             if port.rate_gbps is not None:
                 rate.add_metric(at, port.rate_gbps)
     yield active

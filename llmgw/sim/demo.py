@@ -18,7 +18,7 @@ from rich.live import Live
 
 from llmgw.sim.demo_files import DemoOptions
 from llmgw.sim.demo_fleet import DemoError, DemoFleet
-from llmgw.sim.demo_view import curl_line, hints, render
+from llmgw.sim.demo_view import curl_line, event_words, hints, render
 from llmgw.sim.scenarios import SCENARIOS, Scenario
 from llmgw.sim.scenarios.core_dead import FIRST_BYTE_TIMEOUT, LIVENESS, core_dead
 from llmgw.sim.scenarios.judge import Judge
@@ -96,7 +96,7 @@ async def _watch_plainly(fleet: DemoFleet) -> int:
                 if item["id"] > seen:
                     seen = item["id"]
                     reason = f": {item['reason']}" if item["reason"] else ""
-                    print(f"{item['subject']} {item['event']}{reason}", flush=True)
+                    print(f"{item['subject']} {event_words(item)}{reason}", flush=True)
         except httpx.HTTPError as error:
             print(f"the server does not answer: {error}", flush=True)
         await asyncio.sleep(0.5)

@@ -48,6 +48,12 @@ def curl_line(api: str, model: str) -> str:
     return f"curl -N {api}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
 
 
+def event_words(item: dict[str, Any]) -> str:
+    """What happened; to a fabric, also on which nodes, since several say the same of it."""
+    on = f" on {', '.join(item['nodes'])}" if item["kind"] == "fabric" and item["nodes"] else ""
+    return f"{item['event']}{on}"
+
+
 def _state(word: str) -> Text:
     mark, colour = _MARK.get(word, ("○", "white"))
     return Text(f"{mark} {word}", style=colour)
@@ -94,5 +100,5 @@ def _replicas(replicas: list[dict[str, Any]]) -> Table:
 def _history(history: list[dict[str, Any]]) -> Table:
     table = Table("what happened", "", "why", title="History", title_justify="left", expand=True)
     for item in reversed(history):
-        table.add_row(item["subject"], item["event"], item["reason"])
+        table.add_row(item["subject"], event_words(item), item["reason"])
     return table

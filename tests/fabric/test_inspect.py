@@ -74,7 +74,7 @@ def test_people_get_tables() -> None:
     assert "switches     6 (4 leaf, 2 spine)" in out
     assert "4xHDR  4xNDR     200 of 400 Gb/s: its speed is HDR, not NDR; both ends can do 4xNDR" in out
     assert "node0003      mlx5_0 and mlx5_1  swapped: each is on the other's leaf" in out
-    assert "PROBLEM: 1 cables run below the rate" in out
+    assert "PROBLEM: 1 cable runs below the rate" in out
     _, out, _ = inspect("managers", "-", stdin=smir((0x401, 14, 3), (0x501, 12, 2)).encode())
     assert [line.split() for line in out.splitlines()[1:]] == [
         ["0x0000000000000401", "1", "14", "master"],
@@ -168,6 +168,13 @@ def test_a_thousand_adapters_are_drawn_without_overlapping_switches() -> None:
     for row in boxes.values():
         row.sort()
         assert all(right - left >= 132 for left, right in itertools.pairwise(row))
+
+
+def test_a_large_map_has_about_the_shape_of_a_screen_so_that_all_of_it_can_be_looked_at() -> None:
+    for adapters in (60, 1250):
+        svg = ElementTree.fromstring(draw_svg(analyse(fabric_text(adapters))))
+        width, height = float(svg.get("width", "")), float(svg.get("height", ""))
+        assert 1 / 3 < width / height < 3
 
 
 def test_the_example_has_what_its_document_says() -> None:

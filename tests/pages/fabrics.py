@@ -13,7 +13,7 @@ from llmgw.fleet.model import Fleet, Node, NodeState, Replica, ReplicaState, Sea
 from llmgw.messages.agent import FabricOffer, Inventory, Port, ShardSpec
 from llmgw.server.fabrics.drawings import Drawings
 from llmgw.server.fabrics.known import FabricMap, KnownFabric
-from llmgw.server.fabrics.rates import PortRates
+from llmgw.server.fabrics.port_rates import PortRates
 from tests.fabric.generate import Fabric, fat_tree
 
 ID = "0xb8cef60300100000"

@@ -14,7 +14,7 @@ from llmgw.fabric.report import analyse
 from llmgw.messages.agent import Port
 from llmgw.server.fabrics.drawing import build_graph
 from llmgw.server.fabrics.known import FabricMap, KnownFabric
-from llmgw.server.fabrics.rates import OLD_S, PortRates
+from llmgw.server.fabrics.port_rates import OLD_S, PortRates
 from tests.bench.fabric import fabric_text
 from tests.ctl.scripted import TOKEN, ServedAdmin
 from tests.fabric.generate import ring
@@ -196,7 +196,7 @@ def test_unknown_and_ambiguous_names_get_a_sentence(served: ServedAdmin, alive: 
     assert "known: ib-a" in unknown.json()["message"]
     alive.known.append(KnownFabric(id="0x2", names=("ib-a",)))
     twice = get(served, "/api/v1/fabrics/ib-a/topology")
-    assert (twice.status_code, twice.json()["code"]) == (409, "two-fabrics")
+    assert (twice.status_code, twice.json()["code"]) == (409, "several-fabrics")
     assert topology(served, name="0x2")["live"]["id"] == "0x2"
     page = get(served, "/admin/fabrics/ib-a")
     assert page.status_code == 409

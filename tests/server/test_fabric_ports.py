@@ -64,7 +64,7 @@ def test_what_waits_is_bounded_and_nodes_are_forgotten() -> None:
     for number in range(PENDING_MAX + 10):
         watch.take("n1", inventory(sm_lid=number), float(number))
     assert len(watch.drain()) == PENDING_MAX
-    watch.keep(["n2"])
+    watch.forget("n1")
     assert watch.name_of("n1", "mlx5_0", 1) is None
 
 
@@ -118,6 +118,18 @@ def test_leaves_of_two_pods_are_two_tiers_apart_and_what_is_not_joined_has_no_di
     assert distances[leaves[0], leaves[2]] == 2
     apart = fat_tree(nodes=8, rails=2, leaves=4, spines=2, pods=2)
     assert (leaves[0], leaves[2]) not in leaf_distances(analyse(apart.text()), leaves)
+
+
+def test_of_a_node_with_an_adapter_that_is_not_on_the_map_the_leaves_of_the_others_are_told() -> None:
+    made = fat_tree(nodes=2, rails=2, leaves=2, spines=1)
+    it, fleet = placed(made)
+    node = fleet.nodes["n2"]
+    offer = node.inventory.fabrics[0]
+    more = FabricOffer(name=offer.name, usable=True, adapters=[*offer.adapters, "mlx5_9:1"])
+    node.inventory = Inventory(ports=node.inventory.ports, fabrics=[more])
+    place = fabric_facts(fleet, it.book, PortWatch(), it.now).places["n2", "ib-a"]
+    assert place.leaves == (*(switch.id for switch in made.switches[:2]), "")
+    assert place.aligned is None
 
 
 def test_a_node_that_is_not_on_the_map_has_no_leaves_and_keeps_its_fabric() -> None:

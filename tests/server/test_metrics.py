@@ -121,6 +121,7 @@ def test_nodes_gpus_and_ports_are_told_as_the_agents_told_them() -> None:
         ports=[
             Port(adapter="mlx5_0", port=1, state="ACTIVE", phys_state="LinkUp", rate_gbps=400.0),
             Port(adapter="mlx5_1", port=1, state="DOWN", phys_state="Polling"),
+            Port(adapter="mlx5_2", port=1, state="ACTIVE_DEFER", phys_state="LinkErrorRecovery"),
         ],
         fabrics=[FabricOffer(name="ib-a", usable=True)],
     )
@@ -133,6 +134,8 @@ def test_nodes_gpus_and_ports_are_told_as_the_agents_told_them() -> None:
     down = up | {"adapter": "mlx5_1"}
     assert value(text, "llmgw_ib_port_active", **up, state="ACTIVE", phys_state="LinkUp") == 1
     assert value(text, "llmgw_ib_port_active", **down, state="DOWN", phys_state="Polling") == 0
+    recovers = up | {"adapter": "mlx5_2", "state": "ACTIVE_DEFER", "phys_state": "LinkErrorRecovery"}
+    assert value(text, "llmgw_ib_port_active", **recovers) == 1, "it carries traffic all the while"
     assert value(text, "llmgw_ib_port_rate_gbps", **up) == 400
     assert value(text, "llmgw_ib_port_rate_gbps", **down) is None
 

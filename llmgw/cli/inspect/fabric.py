@@ -136,7 +136,9 @@ def _alignment(report: FabricReport) -> str:
 
 def _end(end: End) -> str:
     """`sw-leaf-1[11]`; several switches may have one name, so that the GUID follows."""
-    name = f"{end.name} " if end.name else ""
+    from llmgw.fabric.names import short_name
+
+    name = f"{short_name(end.name)} " if end.name else ""
     return f"{name}{end.guid}[{end.port}]"
 
 

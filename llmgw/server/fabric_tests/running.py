@@ -253,4 +253,4 @@ class RunningTest:
     def _leaf_of(self, node_id: str, rail: int) -> str | None:
         place = self._hub.fleet.fabric_facts.places.get((node_id, self.plan.fabric))
         leaves = place.leaves if place is not None else ()
-        return leaves[rail - 1] if rail <= len(leaves) else None
+        return (leaves[rail - 1] or None) if rail <= len(leaves) else None

@@ -66,10 +66,6 @@ class FabricBook:
         found = [fabric for fabric in self.known.values() if name in fabric.names]
         return sorted(found, key=lambda fabric: (-len(fabric.nodes), fabric.id))
 
-    def name_problems(self) -> list[str]:
-        """What is wrong with names, in sentences."""
-        return list(self._recognition.problems)
-
     # Whom to ask.
 
     def masters(self) -> dict[Master, list[PortAt]]:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from llmgw.fabric.expected_rate import SlowCable
-from llmgw.fabric.fan_layout import GROUP_HEIGHT, GROUP_WIDTH, SWITCH_HEIGHT, SWITCH_WIDTH, lay_out_fans
+from llmgw.fabric.layout import GROUP_HEIGHT, GROUP_WIDTH, SWITCH_HEIGHT, SWITCH_WIDTH, lay_out
 from llmgw.fabric.names import short_name
 from llmgw.fabric.rates import format_rate, rate_gbps
 from llmgw.fabric.records import guid_text, parse_guid
 from llmgw.fabric.report import Analysis, report_fabric
+from llmgw.fabric.tiers import leaf_of
 from llmgw.fabric.topology import Link, Node
 from llmgw.fleet.model import Fleet, Replica
 from llmgw.fleet.model import Node as FleetNode
@@ -34,7 +35,7 @@ from llmgw.messages.topology import (
     TopologyTier,
 )
 from llmgw.server.fabrics.known import FabricMap, KnownFabric
-from llmgw.server.fabrics.rates import Rate
+from llmgw.server.fabrics.port_rates import Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def build_graph(taken: FabricMap, version: str) -> TopologyGraph:
     """The cabling with the places of everything; 10,000 adapters take a good second, so off the event loop."""
     analysis = taken.analysis
     topology = analysis.topology
-    layout = lay_out_fans(analysis)
+    layout = lay_out(analysis)
     slow = {id(cable.link): cable for cable in analysis.slow}
     counts = {level: sum(one.level == level for one in layout.switches) for level in layout.levels}
     drawn = {one.node.id for one in layout.switches} | {one.id for each in layout.groups for one in each.adapters}
@@ -210,26 +211,9 @@ def live_managers(known: KnownFabric, on_map: OnMap | None = None) -> list[LiveM
     return found
 
 
-def map_text(analysis: Analysis) -> str:
-    """`40 switches, 542 adapters, 1114 cables, 1 below its rate`."""
-    topology = analysis.topology
-    parts = [
-        _count(len(topology.of_kind("switch")), "switch", "switches"),
-        _count(len(topology.of_kind("adapter")), "adapter", "adapters"),
-        _count(len(topology.links), "cable", "cables"),
-    ]
-    if analysis.slow:
-        parts.append(f"{len(analysis.slow)} below {'its' if len(analysis.slow) == 1 else 'their'} rate")
-    return ", ".join(parts)
-
-
-def _count(number: int, one: str, more: str) -> str:
-    return f"{number} {one if number == 1 else more}"
-
-
 def _adapter(node: Node, analysis: Analysis, x: float, y: float) -> TopologyAdapter:
     owner = analysis.owners.get(node.id)
-    switches = {other.id for link in node.links if (other := link.other(node)).kind == "switch"}
+    leaf = leaf_of(node, analysis.tiers)
     return TopologyAdapter(
         id=node.id,
         guid=node.guid_text,
@@ -238,7 +222,7 @@ def _adapter(node: Node, analysis: Analysis, x: float, y: float) -> TopologyAdap
         owner=owner.node if owner is not None else None,
         adapter=owner.adapter if owner is not None else None,
         known_by=owner.known_by if owner is not None else None,
-        leaf=switches.pop() if len(switches) == 1 else None,
+        leaf=leaf.id if leaf is not None else None,
         rail=analysis.rails.of.get(node.id),
         lid=node.lid,
         x=x,

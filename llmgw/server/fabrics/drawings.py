@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from llmgw.fabric.report import map_text
 from llmgw.fabric.svg import draw_svg
 from llmgw.messages.topology import FabricSummary, TopologyLive, TopologyView
 from llmgw.server.admin.answers import not_found
 from llmgw.server.admin.backend import AdminError
-from llmgw.server.fabrics.drawing import OnMap, build_graph, build_live, live_managers, map_text
+from llmgw.server.fabrics.drawing import OnMap, build_graph, build_live, live_managers
 from llmgw.server.fabrics.known import FabricMap, KnownFabric
 from llmgw.server.hub import Hub
 
@@ -117,7 +118,7 @@ class Drawings:
             ids = ", ".join(known.id for known in found)
             raise AdminError(
                 409,
-                "two-fabrics",
+                "several-fabrics",
                 f"{name} is the name of {len(found)} physical fabrics; ask for one by id: {ids}",
             )
         return found[0]

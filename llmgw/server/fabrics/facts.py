@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from llmgw.fabric.names import short_name
 from llmgw.fabric.rates import format_rate
 from llmgw.fabric.report import Analysis
+from llmgw.fabric.tiers import leaf_of
 from llmgw.fabric.topology import Node as MapNode
 from llmgw.fleet.fabric_facts import FabricFacts, Place
 from llmgw.fleet.model import Fleet, Node
@@ -39,12 +40,8 @@ class _Map:
 
     def leaf_of(self, node_id: str, adapter: str, port: int) -> MapNode | None:
         """The leaf that a port of a node's adapter hangs on."""
-        node = self.adapters.get((node_id, adapter))
-        for link in node.links if node is not None else ():
-            other = link.other(node) if node is not None else link.a
-            if link.port_of(node or link.a) == port and self.analysis.tiers.get(other.id) == "leaf":
-                return other
-        return None
+        found = self.adapters.get((node_id, adapter))
+        return leaf_of(found, self.analysis.tiers, port) if found is not None else None
 
 
 def fabric_facts(
@@ -68,8 +65,8 @@ def fabric_facts(
                 continue
             fabric = _fabric_of(book, node, offer)
             made = maps.get(fabric.id) if fabric is not None else None
-            leaves = _leaves(made, node, offer) if made is not None else ()
-            for leaf in leaves:
+            leaves = _leaves(made, node, offer) if made is not None else []
+            for leaf in filter(None, leaves):
                 used.setdefault(fabric.id if fabric else "", set()).add(leaf.id)
                 names[leaf.id] = short_name(leaf.label)
             doubts = _doubts(made, watch, node, offer, now)
@@ -78,8 +75,8 @@ def fabric_facts(
                 doubts = [*doubts, failed]
             places[node.node_id, offer.name] = Place(
                 physical=fabric.id if fabric is not None else None,
-                leaves=tuple(leaf.id for leaf in leaves),
-                aligned=_aligned(made, node, offer) if leaves else None,
+                leaves=tuple(leaf.id if leaf is not None else "" for leaf in leaves),
+                aligned=_aligned(made, node, offer, leaves) if made is not None and leaves else None,
                 doubts=tuple(dict.fromkeys(doubts)),
             )
     distances: dict[tuple[str, str], int] = {}
@@ -132,16 +129,16 @@ def _split(name: str) -> tuple[str, int]:
     return adapter, int(port) if port.isdigit() else 1
 
 
-def _leaves(made: _Map, node: Node, offer: FabricOffer) -> list[MapNode]:
-    """The leaf of each adapter in order; empty when one of them is not on the map."""
+def _leaves(made: _Map, node: Node, offer: FabricOffer) -> list[MapNode | None]:
+    """The leaf of each adapter in order, None where the map tells none; empty when it tells none at all."""
     found = [made.leaf_of(node.node_id, *_split(name)) for name in offer.adapters]
-    return [leaf for leaf in found if leaf is not None] if None not in found else []
+    return found if any(found) else []
 
 
-def _aligned(made: _Map | None, node: Node, offer: FabricOffer) -> bool | None:
-    if made is None or made.aligned is None:
-        return None
-    return made.aligned and not any((node.node_id, _split(name)[0]) in made.strays for name in offer.adapters)
+def _aligned(made: _Map, node: Node, offer: FabricOffer, leaves: Collection[MapNode | None]) -> bool | None:
+    if made.aligned and any((node.node_id, _split(name)[0]) in made.strays for name in offer.adapters):
+        return False
+    return None if None in leaves and made.aligned else made.aligned
 
 
 def _doubts(made: _Map | None, watch: PortWatch, node: Node, offer: FabricOffer, now: float) -> Iterable[str]:

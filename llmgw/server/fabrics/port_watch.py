@@ -6,7 +6,6 @@ Bounded by the ports that nodes have; what has changed waits here until it is dr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from llmgw.messages.agent import Inventory, Port
@@ -105,11 +104,10 @@ class PortWatch:
             return []
         return [name for name, at in sorted(seen.moved_at.items()) if now - at <= WINDOW_S]
 
-    def keep(self, node_ids: Collection[str]) -> None:
-        """Forget all nodes but these."""
-        for node_id in self._nodes.keys() - set(node_ids):
-            del self._nodes[node_id]
-            self._offers.pop(node_id, None)
+    def forget(self, node_id: str) -> None:
+        """The node was removed."""
+        self._offers.pop(node_id, None)
+        if self._nodes.pop(node_id, None) is not None:
             self.fleet_version += 1
             self.version += 1
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from llmgw.fabric.managers import NO_STANDBY
+from llmgw.fabric.names import told_apart
 from llmgw.fabric.rates import format_rate
 from llmgw.fabric.records import guid_text
-from llmgw.fabric.topology import Link, Node
+from llmgw.fabric.topology import Link
 from llmgw.messages.findings import Finding, Severity
 from llmgw.server.fabrics.known import KnownFabric, KnownName
 from llmgw.server.fabrics.manager_changes import manager_label
@@ -217,12 +218,9 @@ def _map(fabric: KnownFabric, where: str, now: float) -> Iterable[Finding]:
 
 
 def cable_label(link: Link) -> str:
-    """`from leaf-1 (0x…)[11] to spine-2 (0x…)[3]`: names are shared, GUIDs are not."""
-    return f"from {_node(link.a)}[{link.a_port}] to {_node(link.b)}[{link.b_port}]"
-
-
-def _node(node: Node) -> str:
-    return f"{node.name} ({node.guid_text})" if node.name else node.guid_text
+    """`from leaf-1 (0x…)[11] to spine-2 (0x…)[3]`."""
+    a, b = (told_apart(end.name, end.guid_text) for end in (link.a, link.b))
+    return f"from {a}[{link.a_port}] to {b}[{link.b_port}]"
 
 
 def _map_failed(where: str, error: str, rest: str) -> Finding:

@@ -102,7 +102,6 @@ class FabricWatch:
     def _look(self) -> None:
         hub, book = self._hub, self._hub.fabrics
         now, wall = hub.clock.monotonic(), hub.clock.wall()
-        hub.ports.keep(hub.fleet.nodes.keys())
         self._store.add_changes([book.port_changed(change, port) for port, change in hub.ports.drain()])
         nodes = tuple((node.state, node.session) for node in hub.fleet.nodes.values())
         seen = (hub.ports.version, book.version, nodes)
