@@ -75,7 +75,7 @@ def draw_svg(analysis: Analysis) -> str:
     # The legend's entries follow each other on one line; a narrow map is widened for them.
     width = max(layout.width, 2 * MARGIN + LEGEND_PITCH * (len(legend) + 1), WIDTH_MIN)
     scale = max(1.0, width / SEEN_WIDTH)
-    head = scale * HEAD_HEIGHT
+    head = scale * HEAD_HEIGHT + _above(curves, cables)
     height = head + layout.height
     ports = _cables_of_adapters(analysis.topology.links)
     tiers = Counter(place.level for place in layout.switches)
@@ -102,6 +102,13 @@ def draw_svg(analysis: Analysis) -> str:
         "</svg>\n",
     ]
     return "\n".join(parts)
+
+
+def _above(curves: Curves, cables: Iterable[Bundle]) -> float:
+    """How far cables between switches side by side (a ring) bow above the layout."""
+    switches = [bundle for bundle in cables if bundle.a.kind == bundle.b.kind == "switch"]
+    found = [curve for bundle in switches if (curve := curves.between(bundle.a, bundle.b)) is not None]
+    return max([0.0, *(-point_on(curve, 0.5)[1] for curve in found)])
 
 
 def _tier(level: str, count: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -175,6 +176,18 @@ def test_a_large_map_has_about_the_shape_of_a_screen_so_that_all_of_it_can_be_lo
         svg = ElementTree.fromstring(draw_svg(analyse(fabric_text(adapters))))
         width, height = float(svg.get("width", "")), float(svg.get("height", ""))
         assert 1 / 3 < width / height < 3
+
+
+def test_the_cables_of_a_wide_ring_bow_below_the_head_of_the_drawing() -> None:
+    svg = draw_svg(analyse(ring(switches=20).text()))
+    shifted = re.search(r"translate\(\S+ (\S+)\)", svg)
+    assert shifted is not None
+    curves = re.findall(r'class="cable" d="M\S+ (\S+)C\S+ (\S+) \S+ (\S+) \S+ (\S+)"', svg)
+    assert len(curves) == 20
+    for y in curves:
+        first, out, into, last = map(float, y)
+        highest = (first + 3 * out + 3 * into + last) / 8
+        assert highest + float(shifted[1]) > 60, "the legend's line is there"
 
 
 def test_the_example_has_what_its_document_says() -> None:
