@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from llmgw.fabric.names import short_name
 from llmgw.fabric.topology import NodeKind, Topology
 
 ChangeKind = Literal[
@@ -163,4 +164,4 @@ def _cable(cable: Cable, cabling: Cabling) -> str:
 def _label(node: str, device: Device) -> str:
     """The name and the GUID: names are shared, GUIDs are not read by people."""
     guid = f"0x{node[2:]}" if " " not in node else node
-    return f"{device.name} ({guid})" if device.name else guid
+    return f"{short_name(device.name)} ({guid})" if device.name else guid

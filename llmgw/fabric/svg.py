@@ -21,6 +21,7 @@ from llmgw.fabric.layout import (
     count_rates,
     lay_out,
 )
+from llmgw.fabric.names import short_name
 from llmgw.fabric.rates import format_rate
 from llmgw.fabric.report import Analysis
 from llmgw.fabric.topology import Link
@@ -158,7 +159,7 @@ def _switch(place: PlacedSwitch) -> list[str]:
     found = [
         f'<g class="switch"><title>{_text(node.label)} {node.guid_text}</title>'
         f'<rect x="{left:.1f}" y="{place.y:.1f}" width="{SWITCH_WIDTH}" height="{SWITCH_HEIGHT}" rx="4"/>'
-        f'<text x="{place.x:.1f}" y="{place.y + 16:.1f}">{_text(_short(_product_name(place.label)))}</text></g>'
+        f'<text x="{place.x:.1f}" y="{place.y + 16:.1f}">{_text(_short(short_name(place.label)))}</text></g>'
     ]
     for at, slot in enumerate(place.slots):
         found.append(_row(slot, left + 8, place.y + SWITCH_HEIGHT + (at + 0.5) * ROW))
@@ -238,11 +239,6 @@ def _point(bundle: Bundle, shift: float, part: float) -> tuple[float, float]:
 
 def _colour(link: Link) -> str:
     return UNKNOWN_COLOUR if link.rate is None else RATE_COLOURS.get(link.rate[1], UNKNOWN_COLOUR)
-
-
-def _product_name(label: str) -> str:
-    """`MF0;sw-leaf-001:MQM9700/U1` → `sw-leaf-001:MQM9700/U1`, whose start tells it from others."""
-    return label.removeprefix("MF0;")
 
 
 def _short(text: str) -> str:

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with limits that it lacks: on how long a request's head may take, and how large it may be.
+"""uvicorn's HTTP protocol with limits that it lacks: on how long a request's head may take, and on its size.
 
 Whoever connects may send a head before anything asks who it is, so that none of it may cost much.
 """

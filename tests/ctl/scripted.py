@@ -270,7 +270,7 @@ class ScriptedFabrics:
 class ScriptedDrawings:
     """No fabric at all; tests of the pages bring their own."""
 
-    def overview(self) -> list[FabricSummary]:
+    async def overview(self) -> list[FabricSummary]:
         return []
 
     async def topology(self, name: str) -> TopologyView:
