@@ -382,7 +382,10 @@ class ScriptedBackend:
             settling=self.settling,
             listen="127.0.0.1:8080",
             routers=["router-1"],
-            problems=[Finding(check="router-silent", severity="warning", where="router-1", what="it is silent")],
+            problems=[
+                Finding(check="router-silent", severity="warning", where="router-1", what="it is silent"),
+                *(finding for node in self.nodes_known for finding in node.findings),
+            ],
         )
 
     def nodes(self) -> list[NodeView]:

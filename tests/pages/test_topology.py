@@ -157,6 +157,10 @@ def test_a_port_that_is_down_is_among_what_is_wrong(served: ServedAdmin) -> None
     assert [each for each in problems if each.startswith("node0005: mlx5_2 port 1 is not up (DOWN, Polling)")]
 
 
+def test_what_is_wrong_with_a_node_stands_once_on_the_overview(served: ServedAdmin) -> None:
+    assert get(served, "/admin").text.count("port 1 of mlx5_1 is DOWN") == 1
+
+
 def test_a_slow_cable_is_told_by_the_names_on_the_drawing_and_by_guids_where_these_are_shared() -> None:
     made = fat_tree(nodes=4, rails=2, leaves=2, spines=2, degraded=1)
     known = KnownFabric(id=ID, map=FabricMap(1.0, "node0001 mlx5_0:1", analyse(made.text())))

@@ -32,11 +32,8 @@ class Pages:
     async def home(self, request: Request) -> Response:
         """What is wrong, and the way to everything else."""
         border.only_parameters(request)
-        found = [
-            *self._backend.server().problems,
-            *(one for node in self._backend.nodes() for one in node.findings),
-        ]
-        found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+        # Those of nodes are among them.
+        found = sorted(self._backend.server().problems, key=lambda finding: SEVERITIES.index(finding.severity))
         fabrics = await self._backend.drawings.overview()
         return page(
             request,
