@@ -184,6 +184,8 @@ class LiveManager(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     lid: int | None = None
     priority: int | None = None
     id: str | None = None
+    name: str | None = None
+    """What that is called; None: the map does not have it."""
 
 
 class TopologyLive(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -196,15 +198,20 @@ class TopologyLive(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     version: str | None = None
     """Of the newest graph; None: there is none."""
     map_at: float | None = None
+    map_text: str | None = None
+    """`40 switches, 542 adapters, 1114 cables, 1 below its rate`."""
     map_error: str | None = None
     ports: list[LivePort] = []
     nodes: list[LiveNode] = []
     replicas: list[LiveReplica] = []
     managers: list[LiveManager] = []
+    managers_text: str | None = None
+    """`managed by sm1 mlx5_0 (priority 14); standby: sm2 mlx5_0`; None: nobody has told of any."""
     managers_at: float | None = None
     silent_since: float | None = None
     """Since when no manager answers; None while one does."""
     problems: list[str] = []
+    """What is wrong with it, and the cluster's own ports that are down."""
 
 
 class TopologyView(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from llmgw.config.addresses import HostPort
 from llmgw.config.listeners import open_listeners
+from llmgw.server.impatient import impatient
 
 # Every TLS connection of asyncio allots, and touches, a read buffer of 256 KiB (CPython 3.11 to 3.13,
 # `asyncio/sslproto.py`, undocumented). An agent holds two connections, so that 500 of them would take 250 MiB
@@ -27,7 +28,6 @@ TLS_BUFFER_BYTES = 32 * 1024
 asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
 
 KEEP_ALIVE_S = 75
-HEADER_WAIT_S = 30.0
 CONNECTIONS_MAX = 512
 
 
@@ -96,7 +96,7 @@ def serve_asgi(
     try:
         config = uvicorn.Config(
             _cut_quietly(app),
-            http=_impatient(http),
+            http=impatient(http),
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -129,25 +129,3 @@ def _cut_quietly(app: ASGIApp) -> ASGIApp:
             return
 
     return quiet
-
-
-def _impatient(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
-    """`base`, which also closes connections whose first request's head does not arrive in `HEADER_WAIT_S`.
-
-    uvicorn's own idle limit begins only with the first answer, so silent clients would hold sockets for ever.
-    """
-
-    class Impatient(base):  # type: ignore[valid-type, misc]
-        def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(transport)
-            self.head_timer = self.loop.call_later(HEADER_WAIT_S, self._close_silent)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self.head_timer.cancel()
-            super().connection_lost(exc)
-
-        def _close_silent(self) -> None:
-            if self.cycle is None:
-                self.transport.abort()
-
-    return Impatient

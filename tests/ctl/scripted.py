@@ -270,7 +270,7 @@ class ScriptedFabrics:
 class ScriptedDrawings:
     """No fabric at all; tests of the pages bring their own."""
 
-    def overview(self) -> list[FabricSummary]:
+    async def overview(self) -> list[FabricSummary]:
         return []
 
     async def topology(self, name: str) -> TopologyView:
@@ -382,7 +382,10 @@ class ScriptedBackend:
             settling=self.settling,
             listen="127.0.0.1:8080",
             routers=["router-1"],
-            problems=[Finding(check="router-silent", severity="warning", where="router-1", what="it is silent")],
+            problems=[
+                Finding(check="router-silent", severity="warning", where="router-1", what="it is silent"),
+                *(finding for node in self.nodes_known for finding in node.findings),
+            ],
         )
 
     def nodes(self) -> list[NodeView]:

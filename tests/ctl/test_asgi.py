@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from llmgw.config.errors import SentenceError
-from llmgw.server import asgi
+from llmgw.server import impatient
 from llmgw.server.asgi import serve_asgi
 
 
@@ -127,7 +127,7 @@ def test_a_forced_stop_cuts_what_runs_and_logs_no_traceback(caplog: pytest.LogCa
 
 
 def test_a_client_that_says_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asgi, "HEADER_WAIT_S", 0.05)
+    monkeypatch.setattr(impatient, "HEADER_WAIT_S", 0.05)
 
     async def go() -> None:
         server, sockets = serve_asgi(hello, "127.0.0.1:0")
@@ -157,3 +157,52 @@ def test_connections_beyond_the_limit_are_answered_503() -> None:
         await server.stop(1)
 
     asyncio.run(go())
+
+
+def told(*parts: bytes) -> bytes:
+    """What a server answers to bytes that come as they are, until it closes the connection."""
+
+    async def go() -> bytes:
+        server, sockets = serve_asgi(hello, "127.0.0.1:0")
+        server.start(sockets)
+        reader, writer = await asyncio.open_connection(*sockets[0].getsockname())
+        heard = bytearray()
+        try:
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+            async with asyncio.timeout(5):
+                while chunk := await reader.read(4096):
+                    heard += chunk
+        except ConnectionError:
+            pass
+        writer.close()
+        await server.stop(0)
+        return bytes(heard)
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize("rest", [b"x: " + b"a" * 8_000_000, b"x: aaaaaaaa\r\n" * 600_000])
+def test_a_head_that_never_ends_is_refused_before_it_fills_the_memory(rest: bytes) -> None:
+    heard = told(b"GET / HTTP/1.1\r\nhost: a\r\n", rest)
+    # A client that is still sending may see the reset before the answer.
+    assert heard == b"" or heard.startswith(b"HTTP/1.1 431 ")
+
+
+def test_a_large_body_is_no_large_head() -> None:
+    body = b"a" * 300_000
+    head = f"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    assert told(head + body).startswith(b"HTTP/1.1 200 ")
+
+
+def test_the_head_of_a_later_request_must_arrive_in_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(impatient, "HEADER_WAIT_S", 0.2)
+    heard = told(b"GET / HTTP/1.1\r\nhost: a\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\n")
+    assert heard == b"" or heard.startswith(b"HTTP/1.1 200 ")
+
+
+def test_who_was_answered_and_never_ends_the_request_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(impatient, "LINGER_S", 0.2)
+    heard = told(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nbegun")
+    assert heard == b"" or heard.startswith(b"HTTP/1.1 200 ")

@@ -37,8 +37,8 @@ def test_a_rate_a_lost_cable_and_a_moved_one_are_each_one_change() -> None:
     changes = compare(before, cabling(made))
     assert sorted(change.kind for change in changes) == ["cable gone", "cable moved", "rate changed"]
     moved = next(change for change in changes if change.kind == "cable moved")
-    assert "port 3 of spine-2 (" in moved.what
-    assert "now to port 55 of leaf-2 (" in moved.what
+    assert "port 3 of spine-2 (0x" in moved.what
+    assert "now to port 55 of leaf-2 (0x" in moved.what
     assert [(change.before, change.after) for change in changes if change.kind == "rate changed"] == [
         ("4xNDR", "4xHDR")
     ]

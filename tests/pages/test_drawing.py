@@ -355,7 +355,52 @@ def test_news_keep_the_view_and_what_is_chosen(seen: Seen, alive: Alive) -> None
     assert seen.text("#worst") == "▼ 3 slow"
     assert (seen.camera(), seen.ask("drawing.selected.key")) == (view, chosen)
     assert "4xEDR of 4xNDR" in seen.text("#panel"), "the panel tells what is new"
+    assert "3 below their rate" in seen.text("#map-text"), "and so does what stands above"
     assert len([url for url in seen.asked if "live=1" in url]) == 2
+
+
+def test_what_is_wrong_and_who_manages_it_is_told_above_the_drawing_as_it_changes(
+    seen: Seen, alive: Alive
+) -> None:
+    assert seen.text("#managers").startswith("managed by node0001 mlx5_0")
+    known = alive.known[0]
+    known.problems.append("<b>the master changed</b>")
+    known.silent_since = time.time()
+    seen.news()
+    assert "▲ <b>the master changed</b>" in seen.text("#problems").splitlines()
+    assert seen.text("#managers").startswith("managers last seen: ")
+    known.problems.clear()
+    alive.fleet.nodes.pop("node0005")
+    seen.news()
+    assert seen.text("#problems") == ""
+
+
+def test_pages_of_words_keep_up_and_say_when_they_cannot(
+    browser: Any, served: ServedAdmin, alive: Alive, backend: ScriptedBackend
+) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.clock.install()
+    log_in(page, served.url, "/admin/fabrics")
+    page.wait_for_load_state()
+
+    def after(selector: str, words: str) -> None:
+        page.clock.run_for(15_100)
+        until(lambda: words in page.locator(selector).inner_text(), words)
+
+    link = page.get_by_role("link", name="ib-a")
+    link.focus()
+    alive.known[0].problems.append("the master changed")
+    after("main", "the master changed")
+    assert link.evaluate("each => each === document.activeElement"), "what was focused still is"
+    page.route("**/admin/fabrics", lambda route: route.abort())
+    after("#fresh", "No news from the server since")
+    page.unroute("**/admin/fabrics")
+    page.clock.run_for(15_100)
+    until(lambda: not page.locator("#fresh").is_visible(), "it is there again")
+    backend.tokens_known.clear()
+    after("#fresh", "Your session has ended. Log in again")
+    context.close()
 
 
 def test_it_asks_again_by_itself(browser: Any, served: ServedAdmin) -> None:

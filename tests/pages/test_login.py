@@ -161,6 +161,9 @@ def test_the_number_of_sessions_is_bounded() -> None:
         ("/administrator", "/admin"),
         ("/admin/login?next=/admin/login", "/admin"),
         ("/admin/a\r\nset-cookie: x", "/admin"),
+        ("/admin/../api/v1/nodes", "/admin"),
+        ("/admin/fabrics/%2E%2e/login", "/admin"),
+        ("/admin/fabrics?x=/../y", "/admin/fabrics?x=/../y"),
         (None, "/admin"),
     ],
 )

@@ -15,9 +15,10 @@ from llmgw.messages.agent import Port
 from llmgw.server.fabrics.drawing import build_graph
 from llmgw.server.fabrics.known import FabricMap, KnownFabric
 from llmgw.server.fabrics.port_rates import OLD_S, PortRates
+from llmgw.server.fabrics.problems import fabric_findings
 from tests.bench.fabric import fabric_text
 from tests.ctl.scripted import TOKEN, ServedAdmin
-from tests.fabric.generate import ring
+from tests.fabric.generate import fat_tree, ring
 from tests.pages.fabrics import ID, Alive, add_node, changed, know, small_fabric
 
 AUTH = {"authorization": f"Bearer {TOKEN}"}
@@ -140,6 +141,39 @@ def test_replicas_and_managers_are_where_they_sit(served: ServedAdmin) -> None:
         ("master", "H-0c42a10300000010"),
         ("standby", "H-0c42a10300000020"),
     ]
+    said = "managed by node0001 mlx5_0 (priority 14); standby: node0001 mlx5_1 (priority 14)"
+    assert live["managers_text"] == said
+    assert said in get(served, "/admin/fabrics/ib-a").text
+    assert "<b>master</b> node0001 mlx5_0 <code>" in get(served, "/admin/fabrics").text
+
+
+def test_managers_that_nobody_hears_are_those_last_seen(served: ServedAdmin, alive: Alive) -> None:
+    alive.known[0].silent_since = time.time()
+    assert topology(served, "?live=1")["live"]["managers_text"].startswith("managers last seen: master node0001")
+
+
+def test_a_port_that_is_down_is_among_what_is_wrong(served: ServedAdmin) -> None:
+    problems = topology(served, "?live=1")["live"]["problems"]
+    assert [each for each in problems if each.startswith("node0005: mlx5_2 port 1 is not up (DOWN, Polling)")]
+
+
+def test_what_is_wrong_with_a_node_stands_once_on_the_overview(served: ServedAdmin) -> None:
+    assert get(served, "/admin").text.count("port 1 of mlx5_1 is DOWN") == 1
+
+
+def test_a_slow_cable_is_told_by_the_names_on_the_drawing_and_by_guids_where_these_are_shared() -> None:
+    made = fat_tree(nodes=4, rails=2, leaves=2, spines=2, degraded=1)
+    known = KnownFabric(id=ID, map=FabricMap(1.0, "node0001 mlx5_0:1", analyse(made.text())))
+    assert slow_cables(known) == ["the cable from leaf-1[5] to spine-1[1]"]
+    made.switches[3].name = made.switches[2].name
+    known.map = FabricMap(1.0, "node0001 mlx5_0:1", analyse(made.text()))
+    assert slow_cables(known) == [f"the cable from leaf-1[5] to spine-1 (0x{made.switches[2].guid:016x})[1]"]
+
+
+def slow_cables(known: KnownFabric) -> list[str]:
+    """What findings call them."""
+    found = fabric_findings(known, [], 2.0)
+    return [each.what.partition(" runs at ")[0] for each in found if each.check == "fabric-cable-slow"]
 
 
 def test_a_port_whose_cable_is_out_is_told_though_the_map_lacks_it(served: ServedAdmin, alive: Alive) -> None:

@@ -11,7 +11,7 @@ from llmgw.fabric.layout import GROUP_HEIGHT, GROUP_WIDTH, SWITCH_HEIGHT, SWITCH
 from llmgw.fabric.names import short_name
 from llmgw.fabric.rates import format_rate, rate_gbps
 from llmgw.fabric.records import guid_text, parse_guid
-from llmgw.fabric.report import Analysis, report_fabric
+from llmgw.fabric.report import Analysis, map_text, report_fabric
 from llmgw.fabric.tiers import leaf_of
 from llmgw.fabric.topology import Link, Node
 from llmgw.fleet.model import Fleet, Replica
@@ -37,6 +37,9 @@ from llmgw.messages.topology import (
 from llmgw.server.fabrics.known import FabricMap, KnownFabric
 from llmgw.server.fabrics.port_rates import Rate
 
+PORTS_SHOWN_MAX = 5
+"""In sentences; each of them glows on the drawing."""
+
 
 @dataclass(frozen=True, slots=True)
 class OnMap:
@@ -47,6 +50,8 @@ class OnMap:
     by_lid: Mapping[int, str]
     ports: frozenset[tuple[str, int]]
     """(id, port) of every cable's end."""
+    names: Mapping[str, str]
+    """What people call an adapter or a switch, by its id."""
 
     @classmethod
     def of(cls, analysis: Analysis) -> OnMap:
@@ -54,6 +59,7 @@ class OnMap:
         by_owner: dict[tuple[str, str], tuple[str, ...]] = {}
         by_guid: dict[int, str] = {}
         by_lid: dict[int, str] = {}
+        names: dict[str, str] = {}
         for node in analysis.topology.nodes.values():
             if node.kind == "sharp":
                 continue
@@ -63,11 +69,12 @@ class OnMap:
             if node.lid:
                 by_lid.setdefault(node.lid, node.id)
             owner = analysis.owners.get(node.id)
+            names[node.id] = f"{owner.node} {owner.adapter}" if owner is not None else short_name(node.label)
             if owner is not None and owner.known_by == "guid":
                 key = (owner.node, owner.adapter)
                 by_owner[key] = (*by_owner.get(key, ()), node.id)
         ends = ((end.id, link.port_of(end)) for link in analysis.topology.links for end in (link.a, link.b))
-        return cls(by_owner, by_guid, by_lid, frozenset(ends))
+        return cls(by_owner, by_guid, by_lid, frozenset(ends), names)
 
     def find(self, node_id: str, port: Port) -> str | None:
         """The map's id of the adapter that a node reports, or None when it is not on this map."""
@@ -172,12 +179,14 @@ def build_live(
             ports += mine
             nodes.append(_node(node, known.names, now))
     here = {node.node for node in nodes}
+    managers = live_managers(known, on_map)
     return TopologyLive(
         id=known.id,
         names=list(known.names),
         at=wall,
         version=version,
         map_at=known.map.at if known.map is not None else None,
+        map_text=map_text(known.map.analysis) if known.map is not None else None,
         map_error=known.map_error,
         ports=ports,
         nodes=nodes,
@@ -186,10 +195,11 @@ def build_live(
             for _, replica in sorted(fleet.replicas.items())
             if not here.isdisjoint(_places(replica))
         ],
-        managers=live_managers(known, on_map),
+        managers=managers,
+        managers_text=managers_text(managers, silent=known.silent_since is not None),
         managers_at=known.managers_at,
         silent_since=known.silent_since,
-        problems=list(known.problems),
+        problems=[*_ports_down(ports), *known.problems],
     )
 
 
@@ -205,10 +215,27 @@ def live_managers(known: KnownFabric, on_map: OnMap | None = None) -> list[LiveM
         place = None
         if on_map is not None:
             place = on_map.by_guid.get(guid) if guid is not None else on_map.by_lid.get(manager.lid or 0)
+        name = on_map.names.get(place) if on_map is not None and place is not None else None
         found.append(
-            LiveManager(role=role, guid=guid_text(guid), lid=manager.lid, priority=manager.priority, id=place)
+            LiveManager(
+                role=role, guid=guid_text(guid), lid=manager.lid, priority=manager.priority, id=place, name=name
+            )
         )
     return found
+
+
+def managers_text(managers: Sequence[LiveManager], *, silent: bool) -> str | None:
+    """`managed by sm1 mlx5_0 (priority 14); standby: sm2 mlx5_0`; when nobody answers, who was last seen."""
+    if not managers:
+        return None
+    called = {role: [_called(one) for one in managers if one.role == role] for role in ("master", "standby")}
+    begun = "managers last seen: master" if silent else "managed by"
+    return f"{begun} {', '.join(called['master']) or 'nobody'}; standby: {', '.join(called['standby']) or 'none'}"
+
+
+def _called(manager: LiveManager) -> str:
+    priority = "" if manager.priority is None else f" (priority {manager.priority})"
+    return f"{manager.name or manager.guid or f'LID {manager.lid}'}{priority}"
 
 
 def _adapter(node: Node, analysis: Analysis, x: float, y: float) -> TopologyAdapter:
@@ -248,6 +275,14 @@ def _cable(link: Link, slow: SlowCable | None) -> TopologyCable:
             why=slow.why,
         ),
     )
+
+
+def _ports_down(ports: Sequence[LivePort]) -> list[str]:
+    down = [port for port in ports if port.down]
+    found = [f"{port.node}: {port.why}" for port in down[:PORTS_SHOWN_MAX]]
+    if len(down) > len(found):
+        found.append(f"{len(down) - len(found)} more ports are down")
+    return found
 
 
 def _belongs(node: FleetNode, port: Port, names: Sequence[str]) -> bool:

@@ -44,9 +44,9 @@ class Drawings:
         self._drawn: dict[str, _Drawn] = {}
         self._building = asyncio.Lock()
 
-    def overview(self) -> list[FabricSummary]:
+    async def overview(self) -> list[FabricSummary]:
         """Every fabric: the physical ones, then names that operators gave and nothing is known of yet."""
-        summaries = [self._summary(known) for known in self._all()]
+        summaries = [self._summary(known, await self._of(known)) for known in self._all()]
         return sorted(summaries, key=lambda one: (one.names or [one.id], one.id))
 
     async def topology(self, name: str) -> TopologyView:
@@ -137,13 +137,13 @@ class Drawings:
         ]
         return known
 
-    def _summary(self, known: KnownFabric) -> FabricSummary:
+    def _summary(self, known: KnownFabric, drawn: _Drawn | None) -> FabricSummary:
         taken = known.map
         return FabricSummary(
             id=known.id,
             names=list(known.names),
             nodes=list(known.nodes),
-            managers=live_managers(known),
+            managers=live_managers(known, drawn.on_map if drawn is not None else None),
             managers_answer=known.managers.answer if known.managers is not None else "unknown",
             managers_at=known.managers_at,
             silent_since=known.silent_since,

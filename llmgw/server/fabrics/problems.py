@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
 
 from llmgw.fabric.managers import NO_STANDBY
-from llmgw.fabric.names import told_apart
+from llmgw.fabric.names import short_name
 from llmgw.fabric.rates import format_rate
 from llmgw.fabric.records import guid_text
-from llmgw.fabric.topology import Link
+from llmgw.fabric.topology import Link, Node, Topology
 from llmgw.messages.findings import Finding, Severity
 from llmgw.server.fabrics.known import KnownFabric, KnownName
 from llmgw.server.fabrics.manager_changes import manager_label
@@ -187,11 +188,12 @@ def _map(fabric: KnownFabric, where: str, now: float) -> Iterable[Finding]:
     if fabric.map is None:
         return
     analysis = fabric.map.analysis
+    shared = _shared_names(analysis.topology) if analysis.slow else frozenset()
     for cable in analysis.slow[:SHOWN_MAX]:
         yield _finding(
             "fabric-cable-slow",
             where,
-            f"the cable {cable_label(cable.link)} runs at {format_rate(cable.rate)}, not "
+            f"the cable {cable_label(cable.link, shared)} runs at {format_rate(cable.rate)}, not "
             f"{format_rate(cable.expected)}: {cable.why}",
             "what crosses it is as slow as it is",
             "reseat or replace the cable, and look at the speed setting of both ports",
@@ -217,10 +219,20 @@ def _map(fabric: KnownFabric, where: str, now: float) -> Iterable[Finding]:
     yield from _more("fabric-rails-swapped", where, "swapped pairs", analysis.rails.swapped)
 
 
-def cable_label(link: Link) -> str:
-    """`from leaf-1 (0x…)[11] to spine-2 (0x…)[3]`."""
-    a, b = (told_apart(end.name, end.guid_text) for end in (link.a, link.b))
-    return f"from {a}[{link.a_port}] to {b}[{link.b_port}]"
+def cable_label(link: Link, shared: Set[str] = frozenset()) -> str:
+    """`from leaf-1[11] to spine-2[3]`, as on the drawing; a name that is among `shared` with its GUID."""
+    return f"from {_node(link.a, shared)}[{link.a_port}] to {_node(link.b, shared)}[{link.b_port}]"
+
+
+def _node(node: Node, shared: Set[str]) -> str:
+    name = short_name(node.label)
+    return f"{name} ({node.guid_text})" if name in shared else name
+
+
+def _shared_names(topology: Topology) -> frozenset[str]:
+    """What more than one device of a map is called."""
+    names = Counter(short_name(node.name) for node in topology.nodes.values() if node.name)
+    return frozenset(name for name, times in names.items() if times > 1)
 
 
 def _map_failed(where: str, error: str, rest: str) -> Finding:

@@ -9,6 +9,8 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
+from llmgw.server.admin.answers import ALWAYS
+
 FOLDER = Path(__file__).parent / "static"
 TYPES = {
     ".js": "text/javascript; charset=utf-8",
@@ -48,7 +50,8 @@ async def serve_asset(request: Request) -> Response:
     """One of them, kept by browsers for ever; that of another version is not there."""
     content = assets().get(request.path_params["name"])
     if content is None or request.path_params["version"] != assets_version():
-        return Response("there is no such file in this version of llmgw; load the page again\n", 404)
+        said = "there is no such file in this version of llmgw; load the page again\n"
+        return Response(said, 404, ALWAYS, media_type="text/plain")
     suffix = Path(request.path_params["name"]).suffix
     headers = {"cache-control": FOR_EVER, "x-content-type-options": "nosniff", "content-type": TYPES[suffix]}
     return Response(content, headers=headers)

@@ -6,7 +6,7 @@ import hmac
 import logging
 import math
 import secrets
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -120,7 +120,9 @@ def safe_next(path: str | None) -> str:
     if path is None or len(path) > 1000 or not path.isprintable() or "\\" in path:
         return HOME
     ours = path == HOME or path.startswith((f"{HOME}/", f"{HOME}?"))
-    return path if ours and not path.startswith(LOGIN) else HOME
+    # Browsers take dot segments out, also written as %2e, and then it may be another page than it seems.
+    parts = unquote(path.partition("?")[0]).split("/")
+    return path if ours and not path.startswith(LOGIN) and not {".", ".."} & set(parts) else HOME
 
 
 async def read_form(request: Request) -> dict[str, str]:

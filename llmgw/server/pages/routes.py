@@ -32,17 +32,17 @@ class Pages:
     async def home(self, request: Request) -> Response:
         """What is wrong, and the way to everything else."""
         border.only_parameters(request)
-        found = [
-            *self._backend.server().problems,
-            *(one for node in self._backend.nodes() for one in node.findings),
-        ]
-        found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+        # Those of nodes are among them.
+        found = sorted(self._backend.server().problems, key=lambda finding: SEVERITIES.index(finding.severity))
+        fabrics = await self._backend.drawings.overview()
         return page(
             request,
             "home.html",
             server=self._backend.server(),
             findings=found,
-            fabrics=self._backend.drawings.overview(),
+            fabrics=fabrics,
+            # A finding of a fabric says where it is in the words of `label`.
+            pages_of={", ".join(fabric.names) or fabric.id: fabric.id for fabric in fabrics},
             nodes=self._backend.nodes(),
             replicas=self._backend.replicas(),
         )
@@ -50,15 +50,14 @@ class Pages:
     async def fabrics(self, request: Request) -> Response:
         """Every fabric with its managers and its map."""
         border.only_parameters(request)
-        return page(request, "fabrics.html", fabrics=self._backend.drawings.overview())
+        return page(request, "fabrics.html", fabrics=await self._backend.drawings.overview())
 
     async def fabric(self, request: Request) -> Response:
         """The drawing of one."""
         border.only_parameters(request)
         name = border.plain_name(request.path_params["fabric"], "fabric")
         view = await self._backend.drawings.live(name)
-        summary = next(one for one in self._backend.drawings.overview() if one.id == view.live.id)
-        return page(request, "fabric.html", live=view.live, summary=summary)
+        return page(request, "fabric.html", live=view.live)
 
     async def svg(self, request: Request) -> Response:
         """The map without a script."""

@@ -4,6 +4,7 @@ import { Camera } from "./camera.js";
 import { ago, count, describe } from "./describe.js";
 import { make } from "./elements.js";
 import { Fabric } from "./fabric.js";
+import { showHead } from "./head.js";
 import { listenToKeys, stops } from "./keys.js";
 import { showLegend } from "./legend.js";
 import { Moving } from "./moving.js";
@@ -72,6 +73,7 @@ class Drawing {
     const { fabric } = this;
     fabric.take(live);
     fabric.mapError = live.map_error;
+    showHead({ figures: part("map-text"), managers: part("managers"), problems: part("problems") }, live);
     if (["load", "replica"].includes(this.palette.by)) this.still.forget();
     this.camera.world = [0, 0, fabric.sizes.width, fabric.sizes.height];
     for (const name of ["selected", "hovered", "cursor"]) this[name] = this[name] && fabric.find(this[name].key);

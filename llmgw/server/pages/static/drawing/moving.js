@@ -31,7 +31,7 @@ export class Moving {
     this.#march(camera, fabric, palette, calm ? 0 : seconds, focus);
     if (!calm) this.#fly(camera, fabric, palette, seconds, focus);
     this.#glow(camera, fabric, palette, calm ? 0.5 : seconds);
-    this.#badges(camera, fabric, palette);
+    this.#badges(camera, fabric, palette, focus);
     for (const [item, colour, wide] of [[selected, palette.of.accent, 2.2], [cursor, palette.of.ink, 1.6]]) {
       if (item) this.#frame(camera, fabric, item, colour, wide);
     }
@@ -93,12 +93,12 @@ export class Moving {
         }
       }
     }
-    // With a rim they stand out on cables of their own colour.
-    context.strokeStyle = palette.of.sheet;
+    // Full and hollow, and in no colour: those tell rates, rails, load or replicas. A rim sets them off their cable.
     context.lineWidth = 1.2 / scale;
-    for (const [path, colour] of [[receives, palette.of.receives], [sends, palette.of.sends]]) {
+    for (const [path, fill, rim] of [[receives, palette.of.sheet, palette.of.ink], [sends, palette.of.ink, palette.of.sheet]]) {
+      context.strokeStyle = rim;
       context.stroke(path);
-      context.fillStyle = colour;
+      context.fillStyle = fill;
       context.fill(path);
     }
   }
@@ -135,12 +135,14 @@ export class Moving {
     context.stroke(marks);
   }
 
-  #badges(camera, fabric, palette) {
+  #badges(camera, fabric, palette, focus) {
     const { context } = this;
     const { scale } = camera;
     for (const adapter of fabric.managed) {
+      context.globalAlpha = focus === null || focus.keys.has(adapter.key) ? 1 : 0.25;
       drawBadge(context, palette, scale, adapter.group.x + fabric.sizes.group_width, adapter.group.y, adapter.managers);
     }
+    context.globalAlpha = 1;
   }
 
   /** A frame around what is selected, or where the keyboard is. */

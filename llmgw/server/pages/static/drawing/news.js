@@ -2,6 +2,7 @@
 
 const EVERY_MS = 15_000;
 const STALE_MS = 40_000;
+const PATIENCE_MS = 30_000;
 
 export class News {
   /** `take(graph or null, live)` for what came, `say(text, stale)` for how it goes, `login` when nobody is known. */
@@ -69,15 +70,17 @@ export class News {
   async #get(address) {
     let answer;
     try {
-      answer = await fetch(address, { headers: { accept: "application/json" }, credentials: "same-origin", cache: "no-store" });
-    } catch {
-      throw new Error("it cannot be reached");
+      answer = await fetch(address, { headers: { accept: "application/json" }, credentials: "same-origin", cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+    } catch (error) {
+      throw new Error(error.name === "TimeoutError" ? "it takes too long" : "it cannot be reached");
     }
     if (answer.status === 401) {
       this.over = true;
       throw new Error("the session has ended");
     }
-    const told = await answer.json();
+    // What stands between may answer in its own words.
+    const told = await answer.json().catch(() => null);
+    if (told === null) throw new Error(`the answer (${answer.status}) cannot be read`);
     if (!answer.ok) throw new Error(told.message ?? `it answered ${answer.status}`);
     return told;
   }

@@ -12,7 +12,7 @@ const LOADS = [
   [Infinity, "load-4", "more"],
 ];
 const NAMES = [
-  "ground", "sheet", "raised", "ink", "quiet", "line", "strong", "accent", "bad", "unknown", "sends", "receives",
+  "ground", "sheet", "raised", "ink", "quiet", "line", "strong", "accent", "bad", "unknown",
   ...new Set(Object.values(RATES)), ...MANY, ...LOADS.map((each) => each[1]),
 ];
 

@@ -135,17 +135,21 @@ export class Still {
     const { scale } = camera;
     const { group_width: wide, group_height: high } = fabric.sizes;
     const size = high * scale;
-    context.beginPath();
-    for (const group of groups) {
-      if (size < 9) context.rect(group.x, group.y, wide, high);
-      else context.roundRect(group.x, group.y, wide, high, 5);
-    }
-    // Small boxes are filled, since their lines alone would not be seen.
-    context.fillStyle = size < WORDS_SHOWN_PX ? palette.of.line : palette.of.raised;
-    context.fill();
-    if (size >= 9) {
-      context.strokeStyle = palette.of.line;
-      context.lineWidth = Math.min(1, scale * 1.6) / scale;
+    // The cluster's own nodes stand out from what only happens to be on the fabric.
+    for (const own of [false, true]) {
+      context.beginPath();
+      for (const group of groups) {
+        if (isOwn(group) !== own) continue;
+        if (size < 9) context.rect(group.x, group.y, wide, high);
+        else context.roundRect(group.x, group.y, wide, high, 5);
+      }
+      // Small boxes are filled, since their lines alone would not be seen.
+      const edge = own ? palette.of.strong : palette.of.line;
+      context.fillStyle = size < WORDS_SHOWN_PX ? edge : palette.of.raised;
+      context.fill();
+      if (size < 9) continue;
+      context.strokeStyle = edge;
+      context.lineWidth = Math.min(own ? 1.4 : 1, scale * 1.6) / scale;
       context.stroke();
     }
     const dots = new Map();
@@ -169,8 +173,7 @@ export class Still {
     if (size < WORDS_SHOWN_PX) return;
     this.#words(camera, 10.5, 400, "center", () => {
       for (const group of groups) {
-        const mine = group.adapters.some((each) => each.live.length > 0);
-        context.fillStyle = mine ? palette.of.ink : palette.of.quiet;
+        context.fillStyle = isOwn(group) ? palette.of.ink : palette.of.quiet;
         const [x, y] = camera.toSheet(group.x + wide / 2, group.y + high / 2 + 3);
         context.fillText(cut(group.label, wide * scale - 8, 5.7), x, y + 4.5);
       }
@@ -270,6 +273,11 @@ function buildPaths(fabric, palette) {
   }
   const listed = new Map([...fans].map(([key, colours]) => [key, [...colours.values()].sort((a, b) => b[2] - a[2])]));
   return { trunks, between, fans: listed };
+}
+
+/** Whether an agent of the cluster reports an adapter of this box. */
+function isOwn(group) {
+  return group.adapters.some((each) => each.live.length > 0);
 }
 
 function inView(camera, fabric, each) {
