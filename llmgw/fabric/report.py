@@ -272,18 +272,31 @@ def _problems(topology: Topology, parts: int, slow: int) -> list[str]:
         found.append(f"{topology.repeated_records} records stand twice in the text, and were counted once")
     if topology.contradictions:
         found.append(f"{len(topology.contradictions)} cables are told differently by their two ends")
-    one_sided = len(topology.one_sided)
-    if one_sided:
-        found.append(f"{one_sided} of {links} cables are told by one end only: the map is cut, or was changing")
     unknown = sum(link.rate is None or link.rate[1] == "???" for link in topology.links)
     if unknown:
         found.append(
             f"the rate of {unknown} cables is unknown; infiniband-diags before 49 cannot name XDR, before 34 NDR"
         )
+    found += what_lacks(topology)
+    if slow:
+        found.append(f"{counted(slow, 'cable runs', 'cables run')} below the rate that both ends could do")
+    return found
+
+
+def what_lacks(topology: Topology) -> list[str]:
+    """Why a map is not `whole`, in sentences; none for one that is."""
+    found = []
+    if one_sided := len(topology.one_sided):
+        links = len(topology.links)
+        found.append(f"{one_sided} of {links} cables are told by one end only: the map is cut, or was changing")
     if topology.unread:
-        found.append(f"{topology.unread} lines could not be read, or not whole, or repeat another")
+        lines = counted(topology.unread, "line", "lines")
+        found.append(f"{lines} could not be read, or not whole, or repeat another")
     if topology.warnings:
         found.append(f"ibnetdiscover complained ({topology.warnings[0]}): the map may lack what it did not reach")
-    if slow:
-        found.append(f"{slow} cables run below the rate that both their ends could do")
     return found
+
+
+def counted(count: int, one: str, several: str) -> str:
+    """`1 cable`, `2 cables`."""
+    return f"{count} {one if count == 1 else several}"

@@ -102,7 +102,7 @@ def test_a_profile_that_lacks_replicas_is_named_below_those_that_are_there(
                 "DIFFERENCE: ",
             ],
         ),
-        (["fabric", "map", "ib-a"], ["3 (2 leaf, 1 spine)", "4xHDR", "PROBLEM: 1 cables run below the rate"]),
+        (["fabric", "map", "ib-a"], ["3 (2 leaf, 1 spine)", "4xHDR", "PROBLEM: 1 cable runs below the rate"]),
         (["fabric", "accept", "ib-a", "--yes"], ["the cabling of ib-a is accepted"]),
         (
             ["models"],

@@ -7,7 +7,7 @@ import asyncio
 import structlog
 
 from llmgw.fabric.changes import cabling_of
-from llmgw.fabric.report import FabricReport, report_fabric
+from llmgw.fabric.report import FabricReport, counted, report_fabric
 from llmgw.messages.admin import Done
 from llmgw.messages.admin_fabrics import CablingDifference, FabricChanges, FabricView
 from llmgw.server.admin.backend import AdminError
@@ -97,7 +97,7 @@ class FabricsKnown:
         warnings = []
         if made.analysis.slow:
             warnings.append(
-                f"{len(made.analysis.slow)} cables run below their rate, and are accepted as they are"
+                f"{counted(len(made.analysis.slow), 'cable', 'cables')} below the rate that both ends could do, and accepted so"
             )
         if not cabling.whole:
             warnings.append("the map is not whole: what it lacks will be a difference when it is seen again")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from llmgw.fabric.managers import NO_STANDBY
 from llmgw.fabric.rates import format_rate
 from llmgw.fabric.records import guid_text
+from llmgw.fabric.report import what_lacks
 from llmgw.fabric.topology import Link, Node
 from llmgw.messages.findings import Finding, Severity
 from llmgw.server.fabrics.known import KnownFabric, KnownName
@@ -186,6 +187,15 @@ def _map(fabric: KnownFabric, where: str, now: float) -> Iterable[Finding]:
     if fabric.map is None:
         return
     analysis = fabric.map.analysis
+    if not analysis.topology.whole:
+        yield _finding(
+            "fabric-map-not-whole",
+            where,
+            f"the map that {fabric.map.asked} gave is not whole: {'; '.join(what_lacks(analysis.topology))}",
+            "what it lacks may still be there, so that nothing is held to be gone",
+            f"`llmgw ctl fabric map {name}` shows what could not be read; when it stays so, run ibnetdiscover there "
+            "as root and look at what it prints",
+        )
     for cable in analysis.slow[:SHOWN_MAX]:
         yield _finding(
             "fabric-cable-slow",
