@@ -85,7 +85,7 @@ def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]],
 
 
 def plain(text: str) -> str:
-    """One line without control characters, so that what others say (a server, a switch) cannot move the cursor."""
+    """One line without control characters, so that what a server or a switch says cannot move the cursor."""
     return "".join(char if char.isprintable() else " " for char in text)[:2000]
 
 

@@ -34,7 +34,7 @@ sweep_interval 0
 sweep_on_trap FALSE
 force_log_flush TRUE
 """
-# The simulator's library writes a sys-PID into the folder where its program runs, and leaves it when that is killed.
+# The simulator's library writes a sys-PID where its program runs, and leaves it there when that is killed.
 # The adapter of a simulator's client is called ibsim0 whatever its name is on the fabric, and the simulator's
 # own remark on each connection is no complaint of the tool.
 _WRAPPER = """#!/bin/sh

@@ -10,9 +10,8 @@ import typer
 
 from llmgw.cli.ctl import cells
 from llmgw.cli.ctl.client import AdminClient, segment, shaped
-from llmgw.cli.output import plain
 from llmgw.cli.ctl.options import Ctl, command, group_options, note
-from llmgw.cli.output import Column, format_age, print_table
+from llmgw.cli.output import Column, format_age, plain, print_table
 from llmgw.config.errors import SentenceError
 
 if TYPE_CHECKING:

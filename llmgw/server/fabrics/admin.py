@@ -96,9 +96,8 @@ class FabricsKnown:
         )
         warnings = []
         if made.analysis.slow:
-            warnings.append(
-                f"{counted(len(made.analysis.slow), 'cable', 'cables')} below the rate that both ends could do, and accepted so"
-            )
+            slow = counted(len(made.analysis.slow), "cable", "cables")
+            warnings.append(f"accepted with {slow} below the rate that both ends could do")
         if not cabling.whole:
             warnings.append("the map is not whole: what it lacks will be a difference when it is seen again")
         return Done(message=f"the cabling of {label(fabric)} is accepted: {counts}", warnings=warnings)

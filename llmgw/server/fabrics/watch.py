@@ -175,8 +175,8 @@ class FabricWatch:
                 )
                 if hub.fabrics.is_strangers(target, self._guids(port), read.switches, read.guids):
                     raise UnreadableError(
-                        f"the map shows neither {port.adapter} itself nor anything that is known of its fabric, and "
-                        "is not used; run ibnetdiscover there by hand, and see which one the agent runs "
+                        f"the map shows neither {port.adapter} itself nor anything that is known of its fabric, "
+                        "and is not used; run ibnetdiscover there by hand, and see which one the agent runs "
                         "(discovery.ibnetdiscover in agent.yaml)"
                     )
                 name = min(names, default=port.node)
