@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -40,6 +41,9 @@ class Column:
     spare: int = 0
 
 
+# What JSON need not escape and a terminal acts on: C1 controls (0x9b begins a command), turns of direction.
+_ACTING = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
 FREE_TEXT_MIN = 20
 """Characters that the last column, which wraps at words, is left with before a spare column goes."""
 
@@ -59,7 +63,8 @@ def print_json(value: Any) -> None:
     """Print a message struct, a list of them, or plain data as indented JSON; keys in the struct's order."""
     import msgspec
 
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    sys.stdout.write(_ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]], empty: str = "") -> None:
@@ -77,6 +82,11 @@ def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]],
         _print_rich(heads, cells)
     else:
         sys.stdout.write("".join(line + "\n" for line in _plain_lines(heads, cells)))
+
+
+def plain(text: str) -> str:
+    """One line without control characters, so that what a server or a switch says cannot move the cursor."""
+    return "".join(char if char.isprintable() else " " for char in text)[:2000]
 
 
 def format_age(seconds: float | None) -> str:

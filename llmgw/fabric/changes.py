@@ -55,7 +55,7 @@ class Cabling(msgspec.Struct, frozen=True):
     devices: dict[str, Device]
     cables: list[Cable]
     whole: bool = True
-    """False: lines could not be read, or the tool complained, so that what is missing may still be there."""
+    """False: lines or ends of cables are missing, or the tool complained: what is not there may be so still."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ def cabling_of(topology: Topology) -> Cabling:
     return Cabling(
         devices={node.id: Device(node.kind, node.name) for node in topology.nodes.values()},
         cables=[Cable(link.a.id, link.a_port, link.b.id, link.b_port, link.rate_text) for link in topology.links],
-        whole=not topology.unread and not topology.warnings,
+        whole=topology.whole,
     )
 
 

@@ -9,7 +9,7 @@ import re
 
 from llmgw.fabric.port_list import LIST_LINE, PORTS_LINE, read_list_line, read_ports_line, settle_ports
 from llmgw.fabric.rates import parse_rate
-from llmgw.fabric.records import Kind, PortLine, Reading, Record, parse_guid
+from llmgw.fabric.records import Kind, PortLine, Reading, Record, clean_name, parse_guid
 
 LINE_CHARS_MAX = 4096
 
@@ -131,7 +131,7 @@ class _Reader:
     def _header(self, number: int, line: str, match: re.Match[str]) -> None:
         guid = parse_guid(match[3][2:])
         record = Record(
-            id=f"{match[3][:2]}{guid:016x}" if guid is not None else match[3],
+            id=f"{match[3][:2]}{guid:016x}" if guid is not None else clean_name(match[3]),
             kind=_KINDS[match[1]],
             guid=guid,
             ports=int(match[2]),
@@ -144,11 +144,11 @@ class _Reader:
         # Where the GUID is redacted, the name is all that tells a node from others: a header without is cut.
         whole = comment is not None or (guid is not None and not match[4].strip())
         if comment is not None:
-            record.name = comment[1]
+            record.name = clean_name(comment[1])
             record.lid = _lid(comment[2])
         if guid is None and record.name is not None:
             # Redacted GUIDs are shared; with its name a node is told from others.
-            record.id = f"{match[3]} {record.name}"
+            record.id = f"{clean_name(match[3])} {record.name}"
         told = self.attributes.get("guid")
         if told is not None and guid is not None and told != guid and f"{guid:x}".startswith(f"{told:x}"):
             whole = False  # the line with the GUID was cut
@@ -172,16 +172,17 @@ class _Reader:
         port, own_guid, peer, peer_port, peer_guid, remark = ends.groups()
         comment = _COMMENT.match(remark) if remark else None
         if comment is not None:
-            own_lid, name, peer_lid, rate_text = comment.groups()
+            own_lid, described, peer_lid, rate_text = comment.groups()
             rate = parse_rate(rate_text)
         else:
             name_only = _NAME.match(remark) if remark else None
-            name = name_only[1] if name_only else None
+            described = name_only[1] if name_only else None
             own_lid = peer_lid = rate = None
+        name = clean_name(described) if described is not None else None
         node_guid = parse_guid(peer[2:])
         found = PortLine(
             port=int(port),
-            peer=f"{peer[:2]}{node_guid:016x}" if node_guid is not None else f"{peer} {name}",
+            peer=f"{peer[:2]}{node_guid:016x}" if node_guid is not None else f"{clean_name(peer)} {name}",
             peer_port=int(peer_port),
             peer_name=name,
             rate=rate,

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from llmgw.fabric.records import guid_text, parse_guid
+from llmgw.fabric.records import guid_text, parse_guid, printable
 
 Answer = Literal["ok", "unknown", "none"]
 Form = Literal["smir", "sminfo", "ports", "failure", "nothing"]
@@ -146,7 +146,7 @@ def _ports_listed(ports: list[tuple[int, int | None]]) -> Managers:
 
 
 def _failure(text: str) -> Managers:
-    said = next((line.strip() for line in text.splitlines() if line.strip()), "")[:200]
+    said = printable(next((line.strip() for line in text.splitlines() if line.strip()), ""), 200)
     if not said:
         sentence = "there is nothing to read; save the output of saquery SMIR, and its standard error"
         return Managers(None, [], [sentence], "unknown", "nothing")

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from llmgw.fabric.records import printable
+
 MIB_BITS = 8 * 1024 * 1024
 ERROR_LINES_MAX = 4
 ERROR_CHARS_MAX = 300
@@ -159,7 +161,7 @@ def _own_words(text: str, pattern: re.Pattern[str]) -> str | None:
         if pattern.search(line) and not _HARMLESS.match(line):
             found.extend(part.strip() for part in _JOINED.split(line.strip()))
     words: Sequence[str] = list(dict.fromkeys(found))[:ERROR_LINES_MAX]
-    return "; ".join(words)[:ERROR_CHARS_MAX] or None
+    return printable("; ".join(words), ERROR_CHARS_MAX) or None
 
 
 def _int(text: str) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from llmgw.fabric.rates import parse_rate
-from llmgw.fabric.records import Kind, PortLine, Reading, Record, parse_guid
+from llmgw.fabric.records import Kind, PortLine, Reading, Record, clean_name, parse_guid
 
 # CA    15  1 0x0c42a10300000311 4x EDR - SW    16  3 0xb8cef60300a00041 ( 'node0003 HCA-2' - 'leaf-2' )
 # SW  2052 37 0x506b4b03005c2740 4x ???                                    'ib-i4l1s01'
@@ -58,7 +58,7 @@ def read_ports_line(
         port=int(port),
         peer=_node_id(peer, other, int(peer_port)),
         peer_port=int(peer_port),
-        peer_name=peer_name,
+        peer_name=clean_name(peer_name),
         rate=rate,
         port_guid=guid,
         peer_port_guid=other,
@@ -82,7 +82,7 @@ def read_list_line(match: re.Match[str], reading: Reading, number: int, line: st
         id=f"{prefix}{guid:016x}",
         kind=kind,
         guid=guid,
-        name=match[6],
+        name=clean_name(match[6]),
         ports=int(match[3]),
         device_id=int(match[4], 16),
         vendor_id=int(match[5], 16),
@@ -108,7 +108,12 @@ def _record(
     record = records.get(node)
     if record is None:
         record = records[node] = Record(
-            id=node, kind=_PORTS_KINDS[kind][0], guid=guid, name=name, lid=lid if kind == "SW" else None, lines=[]
+            id=node,
+            kind=_PORTS_KINDS[kind][0],
+            guid=guid,
+            name=clean_name(name) if name is not None else None,
+            lid=lid if kind == "SW" else None,
+            lines=[],
         )
     return record
 

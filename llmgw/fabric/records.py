@@ -12,6 +12,8 @@ Form = Literal["topology", "ports", "list", "nothing"]
 
 UNREAD_SHOWN_MAX = 20
 UNREAD_CHARS_MAX = 120
+NAME_CHARS_MAX = 128
+"""A NodeDescription has 64 bytes (InfiniBand spec 1, 14.2.5.2); a name from a node-name map may be longer."""
 
 
 class PortLine(msgspec.Struct, gc=False):
@@ -64,12 +66,27 @@ class Reading(msgspec.Struct):
         """Count a line that could not be used."""
         self.unread += 1
         if len(self.unread_shown) < UNREAD_SHOWN_MAX:
-            self.unread_shown.append(f"line {number}: {line.strip()[:UNREAD_CHARS_MAX]}")
+            self.unread_shown.append(f"line {number}: {printable(line.strip(), UNREAD_CHARS_MAX)}")
 
     def warn(self, line: str) -> None:
         """Keep a complaint of the tool."""
         if len(self.warnings) < UNREAD_SHOWN_MAX:
-            self.warnings.append(line.strip()[:UNREAD_CHARS_MAX])
+            self.warnings.append(printable(line.strip(), UNREAD_CHARS_MAX))
+
+
+def printable(text: str, chars_max: int) -> str:
+    """A tool's words as they may be kept and shown: on one line, without control characters, bounded.
+
+    Whoever has a port on a fabric chooses what its node is called. infiniband-diags itself blanks such characters
+    (clean_nodedesc in cl_nodenamemap.c), but not those of a node-name map.
+    """
+    clean = text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
+    return clean if len(clean) <= chars_max else clean[: chars_max - 1] + "…"
+
+
+def clean_name(name: str) -> str:
+    """What a node calls itself, as it is kept and shown."""
+    return printable(name, NAME_CHARS_MAX)
 
 
 def parse_guid(text: str) -> int | None:

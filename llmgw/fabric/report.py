@@ -237,17 +237,13 @@ def map_text(analysis: Analysis) -> str:
     """`40 switches, 542 adapters, 1114 cables, 1 below its rate`."""
     topology = analysis.topology
     parts = [
-        _count(len(topology.of_kind("switch")), "switch", "switches"),
-        _count(len(topology.of_kind("adapter")), "adapter", "adapters"),
-        _count(len(topology.links), "cable", "cables"),
+        counted(len(topology.of_kind("switch")), "switch", "switches"),
+        counted(len(topology.of_kind("adapter")), "adapter", "adapters"),
+        counted(len(topology.links), "cable", "cables"),
     ]
     if analysis.slow:
         parts.append(f"{len(analysis.slow)} below {'its' if len(analysis.slow) == 1 else 'their'} rate")
     return ", ".join(parts)
-
-
-def _count(number: int, one: str, more: str) -> str:
-    return f"{number} {one if number == 1 else more}"
 
 
 def _far_end(link: Link) -> End:
@@ -290,23 +286,34 @@ def _problems(topology: Topology, parts: int, slow: int) -> list[str]:
     if topology.contradictions:
         differ = "cable is told differently by its two ends"
         found.append(
-            _count(len(topology.contradictions), differ, "cables are told differently by their two ends")
+            counted(len(topology.contradictions), differ, "cables are told differently by their two ends")
         )
-    one_sided = len(topology.one_sided)
-    if one_sided:
-        found.append(f"{one_sided} of {links} cables are told by one end only: the map is cut, or was changing")
     unknown = sum(link.rate is None or link.rate[1] == "???" for link in topology.links)
     if unknown:
         found.append(
-            f"the rate of {_count(unknown, 'cable', 'cables')} is unknown; infiniband-diags before 49 cannot "
+            f"the rate of {counted(unknown, 'cable', 'cables')} is unknown; infiniband-diags before 49 cannot "
             "name XDR, before 34 NDR"
         )
+    found += what_lacks(topology)
+    if slow:
+        found.append(f"{counted(slow, 'cable runs', 'cables run')} below the rate that both ends could do")
+    return found
+
+
+def what_lacks(topology: Topology) -> list[str]:
+    """Why a map is not `whole`, in sentences; none for one that is."""
+    found = []
+    if one_sided := len(topology.one_sided):
+        links = len(topology.links)
+        found.append(f"{one_sided} of {links} cables are told by one end only: the map is cut, or was changing")
     if topology.unread:
-        lines = _count(topology.unread, "line", "lines")
+        lines = counted(topology.unread, "line", "lines")
         found.append(f"{lines} could not be read, or not whole, or repeat another")
     if topology.warnings:
         found.append(f"ibnetdiscover complained ({topology.warnings[0]}): the map may lack what it did not reach")
-    if slow:
-        below = "cable runs below the rate that both its ends could do"
-        found.append(_count(slow, below, "cables run below the rate that both their ends could do"))
     return found
+
+
+def counted(count: int, one: str, several: str) -> str:
+    """`1 cable`, `2 cables`."""
+    return f"{count} {one if count == 1 else several}"

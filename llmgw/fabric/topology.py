@@ -126,6 +126,11 @@ class Topology(msgspec.Struct):
         """Cables that only one of their two ends tells of."""
         return [link for link in self.links if not (link.told_by_a and link.told_by_b)]
 
+    @property
+    def whole(self) -> bool:
+        """False: what is missing may still be there, since the text was cut, or the tool did not reach it."""
+        return not (self.unread or self.warnings or self.one_sided)
+
 
 def build_topology(reading: Reading) -> Topology:
     """The graph of what was read. Anything can be missing or said twice; nothing raises."""

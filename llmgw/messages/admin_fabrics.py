@@ -44,7 +44,7 @@ class FabricMapView(msgspec.Struct, frozen=True, kw_only=True):
     asked: str
     """The node that was asked, and through which port: `node01 mlx5_0:1`."""
     whole: bool
-    """False: lines could not be read, or the tool complained; what is missing may still be there."""
+    """False: lines or ends of cables are missing, or the tool complained; what is missing may still be there."""
     switches: int
     tiers: dict[str, int]
     adapters: int

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from tests.ctl.run_ctl import ctl, ctl_process, environment, sentence_of
@@ -274,6 +275,20 @@ def test_an_odd_node_does_not_break_the_table(
     row = next(line for line in done.stdout.splitlines() if "node03" in line)
     assert "none" in row
     assert "\x1b" not in done.stdout
+
+
+def test_one_name_over_two_fabrics_is_told_apart_by_id_and_its_problem_said_once(
+    served: ServedAdmin, backend: ScriptedBackend, tmp_path: Path
+) -> None:
+    (first,) = backend.fabrics.listed
+    problem = "the name ib-a stands for 2 physical fabrics"
+    twin = msgspec.structs.replace(first, id="0x0c42a10300000402", problems=[problem])
+    other = msgspec.structs.replace(first, name="ib-x", problems=[problem])
+    backend.fabrics.listed[:] = [msgspec.structs.replace(first, problems=[problem]), twin, other]
+    done = ctl("fabrics", home=tmp_path, served=served)
+    assert "ib-a (0x0c42a10300000401)  " in done.stdout
+    assert "ib-a (0x0c42a10300000402)  " in done.stdout
+    assert [line for line in done.stdout.splitlines() if "PROBLEM" in line] == [f"PROBLEM: ib-a, ib-x: {problem}"]
 
 
 def test_a_process_answers_fails_and_is_mistyped_as_its_exit_code_says(

@@ -273,7 +273,7 @@ def test_a_map_cut_in_the_midst_is_shown_and_makes_nothing_gone(
 @pytest.mark.skipif(not SAMPLES.exists(), reason="there are no samples here")
 def test_what_real_tools_printed_is_told(shared_world: tuple[FabricWorld, Fabric, list[FabricNode]]) -> None:
     world, _, _ = shared_world
-    node = world.node("s1", "ib-s", [port("mlx5_0", 0xC1)])
+    node = world.node("s1", "ib-s", [port("mlx5_0", 0xE09D730300206668)])  # on the map
     node.answers["managers"] = (SAMPLES / "sm" / "smir_two_master_standby.txt").read_text()
     node.answers["map"] = (SAMPLES / "ibnetdiscover" / "ndr_superpod_sharp_mixed_desc.txt").read_text()
     node.start()

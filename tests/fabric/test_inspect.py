@@ -153,7 +153,8 @@ def test_names_cannot_leave_a_drawing() -> None:
     assert ElementTree.fromstring(svg) is not None
     assert "<script" not in svg
     dot = draw_dot(analysis)
-    assert '\\\\ \\" ?' in dot
+    assert '\\\\ \\"' in dot
+    assert "\x07" not in dot
 
 
 def test_a_thousand_adapters_are_drawn_without_overlapping_switches() -> None:
@@ -218,3 +219,28 @@ def test_an_earlier_map_that_is_none_is_a_sentence(tmp_path: Path) -> None:
     assert (code, "there is no map in" in err) == (1, True)
     assert inspect("fabric", "-", "--before", "-", stdin=b"x")[0] == 2
     assert inspect("fabric", tmp_path / "now.txt", "--before", tmp_path / "now.txt", "--svg")[0] == 2
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[31mleaf\x00\u202e\x9b2J<script>" + "L" * 3000
+
+
+def acting(out: str) -> list[str]:
+    """Characters that a terminal would act on."""
+    return [char for char in out if not char.isprintable() and char not in "\n\t"]
+
+
+def test_no_name_and_no_line_of_a_map_reaches_the_terminal_as_a_command() -> None:
+    made = fat_tree(degraded=1)
+    made.switches[0].name = HOSTILE
+    made.adapters[0].name = f"{HOSTILE} mlx5_0"
+    saved = f"{HOSTILE}\nibwarn: [1] {HOSTILE}\n{made.text()}".encode()
+    for arguments in ((), ("-o", "json"), ("--svg",), ("--dot",)):
+        code, out, _ = inspect("fabric", "-", *arguments, stdin=saved)
+        assert code == 0
+        assert acting(out) == []
+        assert "L" * 200 not in out
+    for kind in ("managers", "bandwidth"):
+        for form in ("table", "json"):
+            _, out, _ = inspect(kind, "-", "-o", form, stdin=saved)
+            assert out
+            assert acting(out) == []

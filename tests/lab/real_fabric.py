@@ -34,6 +34,7 @@ sweep_interval 0
 sweep_on_trap FALSE
 force_log_flush TRUE
 """
+# The simulator's library writes a sys-PID where its program runs, and leaves it there when that is killed.
 # The adapter of a simulator's client is called ibsim0 whatever its name is on the fabric, and the simulator's
 # own remark on each connection is no complaint of the tool.
 _WRAPPER = """#!/bin/sh
@@ -44,11 +45,13 @@ for word in "$@"; do
   case $word in -C|--Ca) next=yes ;; esac
   set -- "$@" "$word"
 done
-complaints=$(mktemp)
+folder=$(mktemp -d)
+cd "$folder" || exit 1
+complaints=$folder/complaints
 SIM_HOST="@NODE@ $adapter" IBSIM_SOCKNAME=@SOCKET@ LD_PRELOAD=@PRELOAD@ @PROGRAM@ "$@" 2>"$complaints"
 code=$?
 grep -v ' sim_connect: attached ' "$complaints" >&2
-rm -f "$complaints"
+cd / && rm -rf "$folder"
 exit $code
 """
 
@@ -83,6 +86,7 @@ class RealFabric:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "IBSIM_SOCKNAME": self._socket},
+                cwd=folder,
                 start_new_session=True,
                 preexec_fn=_end_with_us,
             )
@@ -110,6 +114,7 @@ class RealFabric:
                     "OSM_TMP_DIR": str(folder),
                     "OSM_CACHE_DIR": str(folder),
                 },
+                cwd=folder,
                 start_new_session=True,
                 preexec_fn=_end_with_us,
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from llmgw.fabric.changes import cabling_of, compare
@@ -85,3 +87,8 @@ def test_after_the_masters_death_nobody_answers_and_then_the_standby_alone_under
     settled = settle_identities(known.known, [Observation("ib-a", after.guids)])
     assert settled.fabric_of_name == known.fabric_of_name
     assert ask_managers(own_site.hardware("node05")).problems == []
+
+
+def test_nothing_of_the_simulator_lies_where_the_tests_run(site: Site) -> None:
+    ask_managers(site.hardware("node01"))
+    assert list(Path.cwd().glob("sys-*")) == []

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import msgspec
 
 from llmgw.fabric.managers import read_managers
 from llmgw.messages.agent import Port
+from llmgw.server.fabrics.reading import map_of
 from llmgw.server.fabrics.usable_ports import PortAt
 from tests.fabric.generate import Fabric, fat_tree
 from tests.fabric.smir import MASTER, smir
-from tests.server.fabric_world import M1, M2, M3, NO_MANAGER, SILENT, Watched, managers, ports_of, usable
+from tests.server.fabric_world import (
+    M1,
+    M2,
+    M3,
+    NO_MANAGER,
+    SILENT,
+    Watched,
+    managers,
+    packed,
+    ports_of,
+    usable,
+)
 
 
 def tree() -> Fabric:
@@ -198,3 +211,36 @@ def test_fabrics_that_come_and_go_do_not_pile_up() -> None:
         it.say(smir((0xA000 + number, 1, 1, MASTER)))
     assert len(it.book.known) < 40
     assert it.book.forgotten
+
+
+def test_a_map_that_is_not_whole_is_said_to_be_so_until_there_is_one_that_is() -> None:
+    made = tree()
+    it = Watched(ports_of(made))
+    it.say(managers(M1, M2))
+    it.map(made.text())
+    assert it.checks() == []
+    it.map(made.text()[:-150])
+    assert it.checks() == ["fabric-map-not-whole"]
+    what = next(one.what for one in it.book.findings(it.now))
+    assert "cables are told by one end only" in what
+    it.map(made.text())
+    assert it.checks() == []
+
+
+def test_a_map_that_cannot_be_what_the_port_sees_is_no_map_of_its_fabric() -> None:
+    made = tree()
+    foreign = re.sub("b8cef60|c42a10", lambda found: found[0].replace("0", "7"), made.text())
+    ports = ports_of(made)
+    it = Watched(ports)
+    it.say(managers(M1, M2))
+    mine, other = map_of(packed(made.text()), (), {}, {}), map_of(packed(foreign), (), {}, {})
+    asked = [int(ports[0].port.port_guid or "", 16)]
+    elsewhere = [next(iter(other.guids))]
+    for _ in range(2):  # before its first map, and after it
+        (target,) = it.book.map_targets()
+        assert it.book.is_strangers(target, asked, other.switches, other.guids)
+        assert not it.book.is_strangers(target, asked, mine.switches, mine.guids)
+        # A port that was cabled to another fabric is on that one's map; some ports are on no map at all.
+        assert not it.book.is_strangers(target, elsewhere, other.switches, other.guids)
+        it.map(made.text())
+    assert not it.book.is_strangers(target, [], mine.switches, mine.guids)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import zlib
 
+import msgspec
 import pytest
 
 from llmgw.fabric.changes import cabling_of
-from llmgw.fabric.report import analyse
+from llmgw.fabric.report import analyse, what_lacks
 from llmgw.messages.fabric import FabricText
 from llmgw.server.fabrics.comparing import compare_map
 from llmgw.server.fabrics.reading import UnreadableError, managers_of, map_of, text_of
@@ -55,3 +56,20 @@ def test_complaints_make_a_map_less_than_whole_and_nothing_is_gone_by_it() -> No
     after = compare_map(whole, compared.kept, whole)
     assert after.changes == ()
     assert after.differences == ()
+
+
+@pytest.mark.parametrize("records", [2, 3, 4, 6])
+def test_a_map_that_ends_between_two_records_is_not_whole_and_nothing_is_gone_by_it(records: int) -> None:
+    text = fat_tree(nodes=4, rails=2, leaves=4, spines=2).text()
+    whole = cabling_of(analyse(text).topology)
+    short = map_of(packed("\n\n".join(text.split("\n\n")[:records]) + "\n"), (), {}, {})
+    assert (short.analysis.topology.unread, short.cabling.whole) == (0, False)
+    compared = compare_map(short.cabling, whole, whole)
+    assert not any(change.kind.endswith("gone") for change in (*compared.changes, *compared.differences))
+
+
+def test_a_map_of_a_tool_that_failed_is_not_whole_however_clean_it_looks() -> None:
+    answer = msgspec.structs.replace(packed(fat_tree(nodes=4).text()), exit_code=-9)
+    read = map_of(answer, (), {}, {})
+    assert not read.cabling.whole
+    assert "it ended with -9" in " ".join(what_lacks(read.analysis.topology))

@@ -12,6 +12,7 @@ from llmgw.fabric.managers import read_managers
 from llmgw.fabric.report import analyse
 from llmgw.server.fabrics.book import FabricBook
 from llmgw.server.fabrics.known import KnownFabric
+from llmgw.server.fabrics.recognition import MapTarget
 from llmgw.server.fabrics.remembering import cabling_text, remember, restore
 from llmgw.server.store.fabric_records import FabricChange
 from llmgw.server.store.fabrics import DAY_S
@@ -62,6 +63,28 @@ async def test_a_fabric_is_known_to_the_next_server_with_its_cabling(opened: Ope
     assert (fabric.cabling, fabric.accepted, fabric.accepted_by) == (cabling, cabling, "ops")
     identity = book.identity("0xa1")
     assert (identity.managers, identity.switches) == (frozenset([0xA1, 0xA2]), frozenset([0xB1]))
+
+
+@on_a_loop
+async def test_what_was_other_than_accepted_is_so_after_a_restart_before_any_map(opened: Opener) -> None:
+    store = await opened(1.0)
+    made = fat_tree(nodes=1, rails=2, leaves=2, spines=1)
+    accepted = cabling_of(analyse(made.text()).topology)
+    made.rerate(made.switches[0], max(made.switches[0].cables), "4xHDR")
+    today = cabling_of(analyse(made.text()).topology)
+    store.fabric_watch.put("0xa1", names=["ib-a"], cabling=cabling_text(today), cabling_at=6.0)
+    store.fabric_watch.put("0xa1", accepted=cabling_text(accepted), accepted_at=5.0, accepted_by="ops")
+    await store.close()
+
+    store = await opened(2.0)
+    book = FabricBook()
+    restore(book, store.fabric_watch)
+    await store.close()
+    assert [change.kind for change in book.known["0xa1"].differences] == ["rate changed"]
+    assert [finding.check for finding in book.findings(10.0)] == ["fabric-cabling-differs"]
+    book.not_mapped(MapTarget("0xa1"), "the tool hangs")
+    words = " ".join(finding.what for finding in book.findings(10.0))
+    assert "it has not been mapped since the server started" in words
 
 
 @on_a_loop

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from llmgw.cli.ctl.failures import plain
-from llmgw.cli.output import format_age
+from llmgw.cli.output import format_age, plain
 from llmgw.config.sizes import size_words
 
 if TYPE_CHECKING:

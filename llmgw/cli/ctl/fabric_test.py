@@ -13,10 +13,9 @@ import typer
 
 from llmgw.cli.ctl import cells
 from llmgw.cli.ctl.client import segment, shaped
-from llmgw.cli.ctl.failures import plain
 from llmgw.cli.ctl.options import Ctl, command, note
 from llmgw.cli.errors import EXIT_INTERRUPTED
-from llmgw.cli.output import Column, print_json, print_table
+from llmgw.cli.output import Column, plain, print_json, print_table
 from llmgw.config.errors import SentenceError
 
 if TYPE_CHECKING:

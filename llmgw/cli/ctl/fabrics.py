@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llmgw.cli.ctl import cells
 from llmgw.cli.ctl.client import AdminClient, segment, shaped
-from llmgw.cli.ctl.failures import plain
 from llmgw.cli.ctl.options import Ctl, command, group_options, note
-from llmgw.cli.output import Column, format_age, print_table
+from llmgw.cli.output import Column, format_age, plain, print_table
 from llmgw.config.errors import SentenceError
 
 if TYPE_CHECKING:
@@ -95,9 +95,11 @@ def _ask(api: AdminClient, name: str) -> None:
 
 
 def _print_fabrics(views: list[FabricView]) -> None:
+    times = Counter(view.name for view in views)
     rows = [
         [
-            view.name,
+            # Of two with one name, commands about one of them take the id.
+            f"{view.name} ({view.id or 'not known yet'})" if times[view.name] > 1 else view.name,
             cells.listed(view.nodes),
             f"{view.gpus_free} of {view.gpus} free",
             cells.rate(view.rate_gbps),
@@ -121,9 +123,14 @@ def _print_fabrics(views: list[FabricView]) -> None:
         "not usable on",
     ]
     print_table(columns, rows, empty="no node declares a fabric")
+    told: dict[str, list[str]] = {}
     for view in views:
         for problem in view.problems:
-            print(f"PROBLEM: {plain(view.name)}: {plain(problem)}")
+            names = told.setdefault(problem, [])
+            if view.name not in names:
+                names.append(view.name)
+    for problem, names in told.items():
+        print(f"PROBLEM: {cells.listed(names)}: {plain(problem)}")
 
 
 def _master(view: FabricView) -> str:

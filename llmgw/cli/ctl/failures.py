@@ -7,6 +7,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from llmgw.cli.ctl.find import Target
+from llmgw.cli.output import plain
 from llmgw.config.errors import SentenceError
 
 if TYPE_CHECKING:
@@ -103,11 +104,6 @@ def not_ours(status: int, content_type: str, target: Target) -> StrangeError:
         f"what answers at {target.url} ({target.url_from}) is not llmgw's admin API (HTTP {status}, "
         f"{plain(content_type) or 'no content type'}); is that the admin address, and not the model API's?"
     )
-
-
-def plain(text: str) -> str:
-    """One line without control characters, so that what a server says cannot move the cursor."""
-    return "".join(char if char.isprintable() else " " for char in text)[:2000]
 
 
 def _tls(error: ssl.SSLError, target: Target) -> str:

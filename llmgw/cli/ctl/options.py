@@ -95,7 +95,7 @@ class Ctl:
     def show_done(self, value: Any) -> None:
         """Print a `Done`: its sentence, and what could not be done on stderr."""
         from llmgw.cli.ctl.client import shaped
-        from llmgw.cli.ctl.failures import plain
+        from llmgw.cli.output import plain
         from llmgw.messages.admin import Done
 
         if self.as_json:

@@ -9,9 +9,8 @@ import typer
 
 from llmgw.cli.ctl import cells
 from llmgw.cli.ctl.client import AdminClient, shaped
-from llmgw.cli.ctl.failures import plain
 from llmgw.cli.ctl.options import Ctl, note
-from llmgw.cli.output import Column, print_json, print_table
+from llmgw.cli.output import Column, plain, print_json, print_table
 from llmgw.config.errors import SentenceError
 from llmgw.config.sizes import size_words
 

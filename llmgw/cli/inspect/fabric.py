@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llmgw.cli.inspect.saved import FILE, end, read_saved, show
-from llmgw.cli.output import Cell, Column, Output, OutputOption, print_table
+from llmgw.cli.output import Cell, Column, Output, OutputOption, plain, print_table
 from llmgw.config.errors import SentenceError
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def print_fabric(report: FabricReport) -> None:
             ["changed", "what"], [[it.kind, it.what] for it in report.changes], empty="nothing has changed"
         )
     for line in report.unread:
-        print(f"UNREAD: {line}")
+        print(f"UNREAD: {plain(line)}")
 
 
 def _alignment(report: FabricReport) -> str:
@@ -158,7 +158,7 @@ def _print_managers(found: Managers) -> None:
 
 def _print_bandwidth(found: Bandwidth) -> None:
     if found.gbps is None:
-        print(f"no result: {found.error}")
+        print(f"no result: {plain(found.error or '')}")
         return
     both = ", both directions together" if found.bidirectional else ""
     print(f"{found.gbps:.2f} Gb/s at {found.message_bytes} bytes{both} (printed in {found.unit_read})")

@@ -7,7 +7,7 @@ from typing import Annotated, Protocol
 
 import typer
 
-from llmgw.cli.output import Output, print_json
+from llmgw.cli.output import Output, plain, print_json
 from llmgw.cli.standard_input import read_standard_input
 from llmgw.config.errors import SentenceError
 
@@ -51,7 +51,7 @@ def show(output: Output, report: Report, table: Callable[[], None]) -> None:
     else:
         table()
         for problem in report.problems:
-            print(f"PROBLEM: {problem}")
+            print(f"PROBLEM: {plain(problem)}")
 
 
 def end(*, read: bool) -> None:

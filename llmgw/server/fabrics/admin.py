@@ -7,7 +7,7 @@ import asyncio
 import structlog
 
 from llmgw.fabric.changes import cabling_of
-from llmgw.fabric.report import FabricReport, report_fabric
+from llmgw.fabric.report import FabricReport, counted, report_fabric
 from llmgw.messages.admin import Done
 from llmgw.messages.admin_fabrics import CablingDifference, FabricChanges, FabricView
 from llmgw.server.admin.backend import AdminError
@@ -96,9 +96,8 @@ class FabricsKnown:
         )
         warnings = []
         if made.analysis.slow:
-            warnings.append(
-                f"{len(made.analysis.slow)} cables run below their rate, and are accepted as they are"
-            )
+            slow = counted(len(made.analysis.slow), "cable", "cables")
+            warnings.append(f"accepted with {slow} below the rate that both ends could do")
         if not cabling.whole:
             warnings.append("the map is not whole: what it lacks will be a difference when it is seen again")
         return Done(message=f"the cabling of {label(fabric)} is accepted: {counts}", warnings=warnings)

@@ -157,6 +157,14 @@ class FabricBook:
         elif (name := self.names.get(master.name)) is not None:
             name.error = why
 
+    def is_strangers(
+        self, target: MapTarget, asked: Iterable[int], switches: frozenset[int], on_map: Collection[int]
+    ) -> bool:
+        """Whether a map cannot be what a port sees: neither the port is on it (`asked`, its GUIDs) nor what is
+        known of its fabric. One that was cabled to another fabric is on that one's map.
+        """
+        return not set(asked) & set(on_map) and self._recognition.is_strangers(target, switches, on_map)
+
     def identify(
         self, target: MapTarget, name: str, switches: frozenset[int], on_map: Collection[int]
     ) -> KnownFabric | None:

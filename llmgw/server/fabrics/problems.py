@@ -9,6 +9,7 @@ from llmgw.fabric.managers import NO_STANDBY
 from llmgw.fabric.names import short_name
 from llmgw.fabric.rates import format_rate
 from llmgw.fabric.records import guid_text
+from llmgw.fabric.report import what_lacks
 from llmgw.fabric.topology import Link, Node, Topology
 from llmgw.messages.findings import Finding, Severity
 from llmgw.server.fabrics.known import KnownFabric, KnownName
@@ -171,7 +172,8 @@ def _map(fabric: KnownFabric, where: str, now: float) -> Iterable[Finding]:
     name = fabric.names[0] if fabric.names else fabric.id
     if fabric.map_error is not None:
         made = fabric.map
-        rest = f"the map is {ago(now - made.at)} old" if made is not None else "it has not been mapped yet"
+        since = "since the server started" if fabric.cabling is not None else "yet"
+        rest = f"the map is {ago(now - made.at)} old" if made is not None else f"it has not been mapped {since}"
         yield _map_failed(where, fabric.map_error, rest)
     if fabric.differences:
         for change in fabric.differences[:SHOWN_MAX]:
@@ -188,6 +190,15 @@ def _map(fabric: KnownFabric, where: str, now: float) -> Iterable[Finding]:
     if fabric.map is None:
         return
     analysis = fabric.map.analysis
+    if not analysis.topology.whole:
+        yield _finding(
+            "fabric-map-not-whole",
+            where,
+            f"the map that {fabric.map.asked} gave is not whole: {'; '.join(what_lacks(analysis.topology))}",
+            "what it lacks may still be there, so that nothing is held to be gone",
+            f"`llmgw ctl fabric map {name}` shows what could not be read; when it stays so, run ibnetdiscover "
+            "there as root and look at what it prints",
+        )
     shared = _shared_names(analysis.topology) if analysis.slow else frozenset()
     for cable in analysis.slow[:SHOWN_MAX]:
         yield _finding(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from llmgw.fabric.changes import Cabling, cabling_of
 from llmgw.fabric.managers import Managers, read_managers
+from llmgw.fabric.records import printable
 from llmgw.fabric.report import Analysis, analyse, report_fabric
 from llmgw.messages.agent import Port
 from llmgw.messages.fabric import FABRIC_TEXT_BYTES_MAX, FabricText
@@ -40,7 +41,7 @@ class MapReading:
 def text_of(answer: FabricText, bytes_max: int = FABRIC_TEXT_BYTES_MAX) -> str:
     """The tool's output. Raises UnreadableError when it could not be run, or said more than is read."""
     if answer.error is not None:
-        raise UnreadableError(answer.error[:_CHARS_SHOWN_MAX])
+        raise UnreadableError(printable(answer.error, _CHARS_SHOWN_MAX))
     unpacked = b""
     if answer.output:
         unpacking = zlib.decompressobj()
@@ -81,6 +82,9 @@ def map_of(
     # What it complained of says whether the map is whole.
     analysis = analyse(f"{text}\n{answer.complaints}", managers, inventories, orders)
     topology = analysis.topology
+    if answer.exit_code:
+        # Whatever ended it, it may not have been through.
+        topology.warnings.append(f"it ended with {answer.exit_code}")
     if not topology.links:
         raise UnreadableError(_map_failure(answer, analysis, text))
     switches = frozenset(node.guid for node in topology.of_kind("switch") if node.guid is not None)
@@ -100,7 +104,7 @@ def _is_the_tools_own(text: str) -> bool:
 
 def _map_failure(answer: FabricText, analysis: Analysis, text: str) -> str:
     complaint = next((line.strip() for line in answer.complaints.splitlines() if line.strip()), "")
-    complaint = complaint[:_CHARS_SHOWN_MAX]
+    complaint = printable(complaint, _CHARS_SHOWN_MAX)
     if _FORBIDDEN.search(answer.complaints):
         return f"ibnetdiscover may not use /dev/infiniband/umad*: run the agent there as root ({complaint})"
     if not text.strip():

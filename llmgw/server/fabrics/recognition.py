@@ -113,6 +113,18 @@ class Recognition:
             said.fabric = min(found) if found else said.fabric
         return {name: ids for name, ids in settled.fabric_of_name.items() if ids}
 
+    def is_strangers(self, target: MapTarget, switches: frozenset[int], on_map: Collection[int]) -> bool:
+        """Whether a map shows nothing that is known of its target: no manager of it, and not its switches."""
+        if target.physical is not None:
+            known = self.identity(target.physical)
+        else:
+            told = self.said(target.master).guids if target.master else frozenset[int]()
+            known = PhysicalFabric("", told)
+        if not known.managers and not known.switches:
+            return False
+        shared = bool(known.switches and switches) and shares_switches(known.switches, switches)
+        return not shared and known.managers.isdisjoint(on_map)
+
     def mapped(self, target: MapTarget, name: str, switches: frozenset[int], on_map: Collection[int]) -> None:
         """A map of a target: its switches, and all GUIDs that are on it.
 

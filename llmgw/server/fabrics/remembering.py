@@ -11,6 +11,7 @@ from llmgw.fabric.changes import Cabling
 from llmgw.fabric.managers import Managers
 from llmgw.fabric.records import guid_text, parse_guid
 from llmgw.server.fabrics.book import FabricBook
+from llmgw.server.fabrics.comparing import compare_map
 from llmgw.server.fabrics.known import KnownFabric
 from llmgw.server.store.fabric_records import PhysicalFabricRecord
 from llmgw.server.store.fabrics import FabricStore
@@ -50,16 +51,21 @@ def cabling_text(cabling: Cabling) -> str:
 
 
 def _known(record: PhysicalFabricRecord) -> KnownFabric:
+    cabling = _read(record.cabling, Cabling, record.id)
+    accepted = _read(record.accepted, Cabling, record.id)
+    # Until it is mapped again what was other than accepted is so still.
+    differences = compare_map(cabling, None, accepted).differences if cabling is not None else ()
     return KnownFabric(
         id=record.id,
         names=tuple(record.names),
         managers=_read(record.said, Managers, record.id),
         managers_at=record.said_at,
         master_changed_at=record.master_changed_at,
-        cabling=_read(record.cabling, Cabling, record.id),
-        accepted=_read(record.accepted, Cabling, record.id),
+        cabling=cabling,
+        accepted=accepted,
         accepted_at=record.accepted_at,
         accepted_by=record.accepted_by,
+        differences=differences,
     )
 
 

@@ -64,7 +64,7 @@ def map_view(made: FabricMap, now: float) -> FabricMapView:
         at=made.at,
         age_s=round(max(0.0, now - made.at), 1),
         asked=made.asked,
-        whole=not report.unread_lines and not report.warnings,
+        whole=made.analysis.topology.whole,
         switches=report.switches,
         tiers=report.tiers,
         adapters=report.hcas,

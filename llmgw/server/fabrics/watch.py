@@ -156,7 +156,7 @@ class FabricWatch:
         except HubError as error:
             hub.fabrics.managers_not_asked(master, error.message)
         except UnreadableError as error:
-            hub.fabrics.managers_not_asked(master, f"{port}: {error}")
+            hub.fabrics.managers_not_asked(master, _said_by(port, error))
         finally:
             self._managers.answered(master, hub.clock.monotonic(), well=well)
 
@@ -172,6 +172,12 @@ class FabricWatch:
                 read = await asyncio.to_thread(
                     map_of, answer, self._foreign_managers(fabric), self._inventories(), self._orders(names)
                 )
+                if hub.fabrics.is_strangers(target, self._guids(port), read.switches, read.guids):
+                    raise UnreadableError(
+                        f"the map shows neither {port.adapter} itself nor anything that is known of its fabric, "
+                        "and is not used; run ibnetdiscover there by hand, and see which one the agent runs "
+                        "(discovery.ibnetdiscover in agent.yaml)"
+                    )
                 name = min(names, default=port.node)
                 fabric = hub.fabrics.identify(target, name, read.switches, read.guids)
                 if fabric is None:
@@ -190,7 +196,7 @@ class FabricWatch:
         except HubError as error:
             hub.fabrics.not_mapped(target, error.message)
         except UnreadableError as error:
-            hub.fabrics.not_mapped(target, f"{port}: {error}")
+            hub.fabrics.not_mapped(target, _said_by(port, error))
         finally:
             self._maps.answered(target, hub.clock.monotonic(), well=well)
 
@@ -218,6 +224,17 @@ class FabricWatch:
     def _inventories(self) -> dict[str, list[Port]]:
         return {node.node_id: node.inventory.ports for node in self._hub.fleet.nodes.values()}
 
+    def _guids(self, asked: PortAt) -> list[int]:
+        """What a port may be called on a map."""
+        node = self._hub.fleet.nodes.get(asked.node)
+        texts = [
+            text
+            for port in (node.inventory.ports if node is not None else ())
+            if (port.adapter, port.port) == (asked.adapter, asked.port)
+            for text in (port.port_guid, port.node_guid)
+        ]
+        return [guid for text in texts if (guid := parse_guid((text or "").replace(":", ""))) is not None]
+
     def _orders(self, names: set[str]) -> dict[str, list[str]]:
         """Each node's adapters on a fabric, in the order in which they were declared."""
         return {
@@ -244,3 +261,8 @@ class FabricWatch:
             for port in node.inventory.ports
         }
         return fabric.managers.guids - {guid for guid in ours if guid is not None}
+
+
+def _said_by(port: PortAt, error: UnreadableError) -> str:
+    """An agent's own sentences begin with the node."""
+    return f"{port}: {str(error).removeprefix(f'{port.node}: ')}"
