@@ -257,8 +257,9 @@ class BandwidthEnds:
                 started=started,
             )
             end.output = f"{done.stdout}\n{done.stderr}"
-            end.exit_code = done.code
-            if done.cut:
+            if not done.cut:
+                end.exit_code = done.code
+            else:
                 end.error = f"{argv[0]} printed more than a test's result; run it by hand to see what"
         except ProgramHangsError as error:
             end.output = error.said
