@@ -31,8 +31,8 @@ class CannotTestError(Exception):
 
 
 class RunningTest:
-    """A test, from its start until this server forgets it. `keep` is given each result when it is there, but
-    for those that only a lost node is to blame for, and `over` the whole when it has ended, before anybody is told.
+    """A test, from its start until this server forgets it. `keep` is given each result when it is there (but not
+    those that only a lost node is to blame for), and `over` the whole when it has ended, before anybody is told.
 
     `checks` tells anew, before each pair, whether both nodes may be tested still.
     """
