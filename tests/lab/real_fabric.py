@@ -44,6 +44,8 @@ for word in "$@"; do
   case $word in -C|--Ca) next=yes ;; esac
   set -- "$@" "$word"
 done
+# Where the simulator's client is killed, its copy of /sys stays: not in whatever folder this is called from.
+cd @FOLDER@ || exit
 complaints=$(mktemp)
 SIM_HOST="@NODE@ $adapter" IBSIM_SOCKNAME=@SOCKET@ LD_PRELOAD=@PRELOAD@ @PROGRAM@ "$@" 2>"$complaints"
 code=$?
@@ -102,6 +104,8 @@ class RealFabric:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                # It writes a copy of /sys there, which stays when it is killed.
+                cwd=folder,
                 env={
                     **os.environ,
                     "SIM_HOST": adapter,
@@ -137,6 +141,7 @@ class RealFabric:
             text = (
                 _WRAPPER.replace("@NODE@", node)
                 .replace("@SOCKET@", self._socket)
+                .replace("@FOLDER@", shlex.quote(str(self._folder)))
                 .replace("@PRELOAD@", str(UMAD2SIM))
                 .replace("@PROGRAM@", shlex.quote(_which(program)))
             )
