@@ -190,6 +190,20 @@ def test_a_server_that_dies_leaves_nothing_running(fleet: FabricFleet, tmp_path:
     fleet.wait_nodes()
 
 
+def test_what_was_measured_before_the_server_died_is_shown(fleet: FabricFleet, tmp_path: Path) -> None:
+    fleet.perftests["node01"].faults(mlx5_1={"client": "hang"})
+    with fleet.ctl_running("fabric-test", "node01", "node02", log=tmp_path / "log") as ctl:
+        until(lambda: "[1 of 4] rail 1" in ctl.output)
+        fleet.demo.kill_server()
+        assert ctl.process.wait(40) == 1
+    assert "GB/S" in ctl.output
+    assert "; 1 of 4 measurements were made, and are kept" in ctl.output
+    fleet.demo.start_server()
+    fleet.run(fleet.demo.wait_for_admin())
+    until(lambda: not fleet.running(), 30)
+    fleet.wait_nodes()
+
+
 def test_results_survive_the_server_and_can_be_listed(fleet: FabricFleet) -> None:
     code, test = measured(fleet, "node02", "node03")
     assert code == 0

@@ -21,7 +21,8 @@ def marker(work_dir: str, end: str) -> str:
 
 
 def kill_marked(work_dir: str, end: str | None = None) -> int:
-    """Kill what is left of an end, None: of all ends that an agent in this folder ever started. How many there were.
+    """Kill what is left of an end, None: of all ends that an agent in this folder ever started. Returns how many
+    processes there were.
 
     Blocking, for 2 s at most: what hangs in the kernel is not waited for.
     """

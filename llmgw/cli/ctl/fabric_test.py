@@ -66,6 +66,12 @@ class NotTestedError(SentenceError):
     exit_code = EXIT_NOT_TESTED
 
 
+class CutOffError(SentenceError):
+    """The server was lost after something had been measured."""
+
+    exit_code = EXIT_NOT_GOOD
+
+
 @command(app, "fabric-test")
 def fabric_test(
     ctl: Ctl,
@@ -101,6 +107,8 @@ def fabric_test(
     try:
         with ctl.connect() as api:
             view, results = _follow(api, wish, quiet=ctl.as_json)
+    except CutOffError:
+        raise
     except SentenceError as error:
         raise NotTestedError(str(error)) from None
     if not results and view.state == "ended":
@@ -162,6 +170,16 @@ def _follow(
             if results and not quiet:
                 _print_results(results)
             raise typer.Exit(EXIT_INTERRUPTED) from None
+        except SentenceError as error:
+            _end(api, path)
+            if not results:
+                raise
+            if not quiet:
+                _print_results(results)
+            raise CutOffError(
+                f"{error}; {len(results)} of {view.planned} measurements were made, and are kept (llmgw ctl "
+                "fabric-tests)"
+            ) from None
         except BaseException:
             _end(api, path)
             raise
