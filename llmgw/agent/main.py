@@ -215,6 +215,14 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]]) -> Non
         carried=lambda: data_counters(read_ports(Path(config.discovery.ib_root))),
     )
     proof = FabricProof(node_id=config.node_id, read_log=supervisor.read_output)
+    bandwidth = BandwidthEnds(
+        config,
+        address,
+        ports_held=supervisor.ports_held,
+        root=os.geteuid() == 0,
+        env=os.environ,
+        work_dir=real_work_dir(config),
+    )
     randomness = random.SystemRandom()
     conversation = AgentLoop(
         node_id=config.node_id,
@@ -224,9 +232,7 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]]) -> Non
         inventory=inventory.fresh,
         engine_help=HelpAnswers(config, os.environ, account, refusal),
         fabric_tools=FabricTools(config),
-        bandwidth=BandwidthEnds(
-            config, address, ports_held=supervisor.ports_held, root=os.geteuid() == 0, env=os.environ
-        ),
+        bandwidth=bandwidth,
         clock=SystemClock(),
         randomness=randomness,
         heartbeat_interval_s=config.heartbeat_interval,
@@ -252,6 +258,7 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]]) -> Non
         engine_user=account.name if account else None,
         scopes=scopes is not None,
     )
+    await bandwidth.begin()
     await supervisor.adopt()
     tasks = [asyncio.create_task(conversation.run()), asyncio.create_task(certificates.run())]
     waiting: asyncio.Task[Any] = asyncio.create_task(ended.wait())

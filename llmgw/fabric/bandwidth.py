@@ -32,13 +32,14 @@ class RailEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One measurement, judged."""
+    """One measurement, judged. `lost`: it was not made for want of a node, which says nothing of the fabric."""
 
     gbps: float | None
     limit_gbps: float | None
     limited_by: str
     grade: Grade
     words: str
+    lost: bool = False
 
 
 def expected(sender: RailEnd, receiver: RailEnd) -> tuple[float | None, str]:

@@ -72,7 +72,7 @@ def read_bandwidth(text: str) -> Bandwidth:
         return _result(row, bidirectional)
     if not words:
         words = _own_words(text, re.compile(r"\S"))
-        heading = "#bytes" in text or "BW Test" in text
+        heading = "#bytes" in text or "BW Test" in text or _WAITING in text
         if heading:
             words = "perftest printed its heading and no result: it was ended, or its other end was"
         elif words:

@@ -36,7 +36,8 @@ def test_doubts(results: Iterable[FabricTestResult], now: float) -> dict[tuple[s
 
 
 def passed_at(results: Iterable[FabricTestResult], now: float) -> dict[tuple[str, str], float]:
-    """(node, fabric) → when it last passed a test there: all measurements of one run with another node were good.
+    """(node, fabric) → when it last passed a test there: all measurements of one run with another node were made,
+    and were good.
 
     Nodes in doubt have not passed, whatever was before. Times are seconds since the epoch.
     """
@@ -47,7 +48,7 @@ def passed_at(results: Iterable[FabricTestResult], now: float) -> dict[tuple[str
     doubted = test_doubts(results, now)
     passed: dict[tuple[str, str], float] = {}
     for (_, fabric, nodes), run in runs.items():
-        if all(result.grade == "good" for result in run):
+        if _whole(run) and all(result.grade == "good" for result in run):
             at = max(result.at for result in run)
             for node in nodes:
                 if (node, fabric) not in doubted:
@@ -58,6 +59,15 @@ def passed_at(results: Iterable[FabricTestResult], now: float) -> dict[tuple[str
 def ages_s(passed: Mapping[tuple[str, str], float], now: float) -> dict[tuple[str, str], float]:
     """The same as ages in seconds; a clock that was set back makes none negative."""
     return {key: max(0.0, now - at) for key, at in passed.items()}
+
+
+def _whole(run: Iterable[FabricTestResult]) -> bool:
+    """Whether two nodes' test was not ended before it was done: every rail was measured in both directions.
+
+    A test measures all rails in one direction first, so that one that was ended lacks the way back of some.
+    """
+    ways = {(r.sender, r.sender_port, r.receiver, r.receiver_port) for r in run}
+    return all((*way[2:], *way[:2]) in ways for way in ways)
 
 
 def _newest(results: Iterable[FabricTestResult]) -> list[FabricTestResult]:

@@ -81,13 +81,15 @@ def run_program(
     become: Mapping[str, Any] | None = None,
     stop: threading.Event | None = None,
     started: Callable[[int], None] = lambda pid: None,
+    gently_s: float = 0.0,
 ) -> ProgramOutput:
     """Run `argv` without input, in the C locale, and return its output whatever its exit code.
 
     `env` is its whole environment but for the locale; None is this process's own. `become` are Popen's `user`,
     `group` and `extra_groups` for a program that runs as somebody else; `started` is told its pid. Raises
     ProgramError when it cannot be started, is not done after `timeout_s`, or `stop` is set meanwhile; it is
-    killed then, with its process group. A program that even SIGKILL does not end (a driver that hangs in the
+    killed then, with its process group; where `gently_s` is given, the program alone gets SIGINT first, and so
+    long to finish what must not be cut off. A program that even SIGKILL does not end (a driver that hangs in the
     kernel) is left behind, and not started again before it is gone: else every reading would add one.
     """
     name = argv[0]
@@ -104,7 +106,7 @@ def run_program(
         with _interrupt_afterwards():
             process = _start(argv, os.environ if env is None else env, become or {})
         started(process.pid)
-        return _collect(process, name, timeout_s, output_bytes_max, stop or threading.Event())
+        return _collect(process, name, timeout_s, output_bytes_max, stop or threading.Event(), gently_s)
     except ProgramError:
         raise
     except BaseException:
@@ -178,21 +180,39 @@ def _die_with_parent() -> None:
 
 
 def _collect(
-    process: subprocess.Popen[bytes], name: str, timeout_s: float, output_bytes_max: int, stop: threading.Event
+    process: subprocess.Popen[bytes],
+    name: str,
+    timeout_s: float,
+    output_bytes_max: int,
+    stop: threading.Event,
+    gently_s: float,
 ) -> ProgramOutput:
     assert process.stdout is not None
     assert process.stderr is not None
     texts = {"stdout": bytearray(), "stderr": bytearray()}
     deadline = time.monotonic() + timeout_s
-    cut = False
+    cut = asked = False
+
+    def over() -> bool:
+        """Whether it is to be killed now; where it may end gently, it is asked to when that is first so."""
+        nonlocal asked, deadline
+        if asked:
+            return time.monotonic() >= deadline
+        if time.monotonic() < deadline and not stop.is_set():
+            return False
+        if not gently_s:
+            return True
+        asked, deadline = True, time.monotonic() + gently_s
+        process.send_signal(signal.SIGINT)
+        return False
+
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ, "stdout")
         selector.register(process.stderr, selectors.EVENT_READ, "stderr")
         while selector.get_map() and not cut:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or stop.is_set():
+            if over():
                 break
-            events = selector.select(min(left_s, _PIPE_POLL_S))
+            events = selector.select(max(0.0, min(deadline - time.monotonic(), _PIPE_POLL_S)))
             if not events and process.poll() is not None:
                 break
             for key, _ in events:
@@ -203,9 +223,9 @@ def _collect(
             cut = sum(map(len, texts.values())) > output_bytes_max
     if not cut:
         # What closed its output and stays is waited for in steps: the wait itself cannot be stopped.
-        while process.poll() is None and time.monotonic() < deadline and not stop.wait(_EXIT_POLL_S):
-            pass
-        if process.poll() is None:
+        while process.poll() is None and not over():
+            time.sleep(_EXIT_POLL_S)
+        if process.poll() is None or asked:
             _kill(process, name)
             said = "\n".join(_text(text, output_bytes_max) for text in texts.values())
             if stop.is_set():

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from llmgw.agent.fabric_test import ends
 from llmgw.agent.fabric_test.command_line import BandwidthError, EndSettings, command_line
 from llmgw.agent.fabric_test.ends import BandwidthEnds
+from llmgw.agent.fabric_test.escaped import END_MARKER, marker
 from llmgw.agent.fabric_test.install import MANAGERS, have_program
 from llmgw.config.agent import AgentConfig
 from llmgw.fabric.perftest import read_bandwidth
@@ -42,7 +46,12 @@ class Node:
         discovery = {"ib_write_bw": str(self.perftest.path), "ib_root": str(hardware.ib_root)}
         self.config = AgentConfig.model_validate({"server": "https://x", "discovery": discovery})
         self.ends = BandwidthEnds(
-            self.config, address, ports_held=lambda: {21999}, root=False, env=dict(os.environ)
+            self.config,
+            address,
+            ports_held=lambda: {21999},
+            root=False,
+            env=dict(os.environ),
+            work_dir=str(folder),
         )
 
     async def serve(self, end: str = "s", adapter: str = "mlx5_0", seconds: int = 1) -> BandwidthAnswer:
@@ -183,6 +192,74 @@ def test_a_server_end_that_never_listens_is_ended(
         serving = await nodes[1].serve()
         assert serving.tcp_port is None
         assert "did not listen on port" in (serving.error or "")
+
+    run(body())
+
+
+def wrapped(node: Node) -> None:
+    """Make the node's program one that a wrapper starts in a session of its own, and does not wait for."""
+    path = node.perftest.path
+    real = path.rename(path.with_name("ib_write_bw.real"))
+    path.write_text(f'#!/bin/sh\nsetsid {real} "$@" &\nsleep 60\n')
+    path.chmod(0o755)
+
+
+def living(node: Node) -> list[int]:
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline", "status"])
+        if f"{node.perftest.path}.real" in (process.info["cmdline"] or ())
+        and process.info["status"] != psutil.STATUS_ZOMBIE
+    ]
+
+
+def test_what_left_the_programs_own_session_is_ended_with_it(nodes: tuple[Node, Node]) -> None:
+    async def body() -> None:
+        node, other = nodes
+        for one in nodes:
+            wrapped(one)
+        assert (await node.serve()).tcp_port is not None
+        assert (await other.serve()).tcp_port is not None
+        assert living(node)
+        await node.end("s")
+        assert not living(node)
+        # Another agent's end has the same id, and goes on.
+        assert living(other)
+        await other.end("s")
+        assert not living(other)
+
+    run(body())
+
+
+def test_what_a_killed_agent_left_is_ended_by_the_next_one(nodes: tuple[Node, Node]) -> None:
+    async def body() -> None:
+        node, other = nodes
+        left = []
+        for one in nodes:
+            of_agent = marker(str(one.perftest.folder.parent), "t-1-1-s")
+            left.append(
+                await asyncio.create_subprocess_exec(
+                    "sleep", "60", env={**os.environ, END_MARKER: of_agent}, start_new_session=True
+                )
+            )
+        try:
+            await node.ends.begin()
+            assert await left[0].wait() == -signal.SIGKILL
+            assert left[1].returncode is None
+        finally:
+            await other.ends.begin()
+            await left[1].wait()
+
+    run(body())
+
+
+def test_an_end_that_prints_too_much_is_told_as_that(nodes: tuple[Node, Node]) -> None:
+    async def body() -> None:
+        node, _ = nodes
+        node.perftest.path.write_text("#!/bin/sh\nexec yes\n")
+        told = await node.serve()
+        assert told.exit_code is None
+        assert (told.error or "").endswith("printed more than a test's result; run it by hand to see what")
 
     run(body())
 
@@ -394,3 +471,25 @@ def test_an_installation_ends_when_it_is_stopped(packages: Packages) -> None:
     threading.Timer(0.3, stop.set).start()
     with pytest.raises(BandwidthError, match="was stopped"):
         packages.have(stop=stop)
+
+
+def test_an_installation_that_is_stopped_finishes_the_package_in_its_hand(packages: Packages) -> None:
+    begun, done = packages.folder / "begun", packages.folder / "done"
+    packages.program(
+        "apt-get", f"trap : INT\n: > {begun}\nfor step in 1 2 3 4 5; do /bin/sleep 0.2; done\n: > {done}\nexit 1"
+    )
+    stop = threading.Event()
+
+    def stop_when_begun() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        stop.set()
+
+    stopping = threading.Thread(target=stop_when_begun)
+    stopping.start()
+    with pytest.raises(BandwidthError, match="was stopped"):
+        packages.have(stop=stop)
+    stopping.join()
+    assert done.exists()
+    # What is stopped is not begun again.
+    assert len(packages.calls()) == 1

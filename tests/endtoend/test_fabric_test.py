@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,23 @@ def test_ctrl_c_ends_both_ends(fleet: FabricFleet, tmp_path: Path) -> None:
     assert measured(fleet, "node01", "node02")[0] == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_comes_twice_ends_both_ends_too(
+    fleet: FabricFleet, tmp_path: Path, number: signal.Signals
+) -> None:
+    fleet.perftests["node01"].faults(any={"client": "hang"})
+    with fleet.ctl_running("fabric-test", "node01", "node02", log=tmp_path / "log") as ctl:
+        until(lambda: fleet.perftests["node01"].running() and fleet.perftests["node02"].running())
+        # As `timeout` sends it: to its child, and then to the group.
+        ctl.process.send_signal(number)
+        time.sleep(0.002)
+        ctl.process.send_signal(number)
+        assert ctl.process.wait(20) == 130
+    assert not fleet.running()
+    assert " is ended" in ctl.output
+    assert "Traceback" not in ctl.output
+
+
 def test_an_agent_that_dies_leaves_nothing_running_and_the_test_says_so(fleet: FabricFleet) -> None:
     fleet.perftests["node01"].faults(mlx5_0={"client": "hang"})
     started = fleet.run(fleet.demo.post("fabric-tests", {"nodes": ["node01", "node02"], "detached": True}))
@@ -168,6 +186,20 @@ def test_a_server_that_dies_leaves_nothing_running(fleet: FabricFleet, tmp_path:
     fleet.demo.start_server()
     fleet.run(fleet.demo.wait_for_admin())
     # The agents' sessions are over, and what was asked in them with them.
+    until(lambda: not fleet.running(), 30)
+    fleet.wait_nodes()
+
+
+def test_what_was_measured_before_the_server_died_is_shown(fleet: FabricFleet, tmp_path: Path) -> None:
+    fleet.perftests["node01"].faults(mlx5_1={"client": "hang"})
+    with fleet.ctl_running("fabric-test", "node01", "node02", log=tmp_path / "log") as ctl:
+        until(lambda: "[1 of 4] rail 1" in ctl.output)
+        fleet.demo.kill_server()
+        assert ctl.process.wait(40) == 1
+    assert "GB/S" in ctl.output
+    assert "; 1 of 4 measurements were made, and are kept" in ctl.output
+    fleet.demo.start_server()
+    fleet.run(fleet.demo.wait_for_admin())
     until(lambda: not fleet.running(), 30)
     fleet.wait_nodes()
 
@@ -239,6 +271,11 @@ def test_a_node_that_serves_is_tested_only_when_that_is_asked_for(fleet: FabricF
         assert done.returncode == 2
         assert f"{node} runs small-" in done.stderr
         assert "--busy-ok" in done.stderr
+        # What would not work after a drain, either, is said before.
+        done = fleet.ctl("fabric-test", node, "node04", ok=False)
+        assert f"share no fabric: {node} is on ib-a, node04 is on ib-b" in done.stderr
+        done = fleet.ctl("fabric-test", node, "node99", ok=False)
+        assert "there is no node 'node99'" in done.stderr
         assert measured(fleet, other, node, "--busy-ok")[0] == 0
     finally:
         fleet.ctl("scale", "demo/small", "0", "--yes")

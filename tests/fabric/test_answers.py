@@ -106,6 +106,11 @@ def test_a_negative_average_is_no_result() -> None:
     [
         ("", False, "there is nothing to read"),
         ("hello\n", False, "this is no output of perftest: hello"),
+        (
+            "\n****\n* Waiting for client to connect... *\n****\n",
+            True,
+            "perftest printed its heading and no result",
+        ),
         (TABLE.split(" 32768")[0], True, "its heading and no result"),
         ('{"results": {"MsgSize": 65536', True, "the JSON of perftest was cut"),
         ('{"a": 1}', False, "no result of perftest"),

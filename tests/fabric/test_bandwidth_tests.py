@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -199,6 +200,18 @@ def test_a_later_good_test_clears_a_node_and_an_old_bad_one_is_forgotten() -> No
     assert doubts_of(bad, now=8 * DAY) == {}
     degraded = results(lambda s, r: True, nodes=2, grade="degraded")
     assert doubts_of(degraded, now=DAY) == {}
+
+
+def test_a_run_that_was_ended_before_it_was_done_passes_nobody() -> None:
+    # As a test of two nodes goes: all rails one way, then all the other.
+    run = sorted(results(lambda s, r: False, nodes=2), key=lambda result: (result.sender, result.rail))
+    assert len(run) == 4
+    for done in range(4):
+        assert passed_at(run[:done], now=DAY) == {}
+    assert set(passed_at(run, now=DAY)) == {("n1", "ib-a"), ("n2", "ib-a")}
+    # Two halves of two runs are no whole one.
+    later = [msgspec.structs.replace(result, test_id="u") for result in run]
+    assert passed_at([*run[:2], *later[2:]], now=DAY) == {}
 
 
 def test_a_node_has_passed_when_one_whole_run_with_another_was_good() -> None:

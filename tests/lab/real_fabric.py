@@ -45,13 +45,13 @@ for word in "$@"; do
   case $word in -C|--Ca) next=yes ;; esac
   set -- "$@" "$word"
 done
-folder=$(mktemp -d)
-cd "$folder" || exit 1
-complaints=$folder/complaints
+# Where the simulator's client is killed, its copy of /sys stays: not in whatever folder this is called from.
+cd @FOLDER@ || exit
+complaints=$(mktemp)
 SIM_HOST="@NODE@ $adapter" IBSIM_SOCKNAME=@SOCKET@ LD_PRELOAD=@PRELOAD@ @PROGRAM@ "$@" 2>"$complaints"
 code=$?
 grep -v ' sim_connect: attached ' "$complaints" >&2
-cd / && rm -rf "$folder"
+rm -f "$complaints"
 exit $code
 """
 
@@ -106,6 +106,8 @@ class RealFabric:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                # It writes a copy of /sys there, which stays when it is killed.
+                cwd=folder,
                 env={
                     **os.environ,
                     "SIM_HOST": adapter,
@@ -114,7 +116,6 @@ class RealFabric:
                     "OSM_TMP_DIR": str(folder),
                     "OSM_CACHE_DIR": str(folder),
                 },
-                cwd=folder,
                 start_new_session=True,
                 preexec_fn=_end_with_us,
             )
@@ -142,6 +143,7 @@ class RealFabric:
             text = (
                 _WRAPPER.replace("@NODE@", node)
                 .replace("@SOCKET@", self._socket)
+                .replace("@FOLDER@", shlex.quote(str(self._folder)))
                 .replace("@PRELOAD@", str(UMAD2SIM))
                 .replace("@PROGRAM@", shlex.quote(_which(program)))
             )

@@ -310,6 +310,38 @@ def test_an_agent_that_starts_again_is_noticed_at_once(with_cluster: Callable[..
     with_cluster(body)
 
 
+def test_a_node_that_is_lost_speaks_against_no_fabric_and_no_partner(with_cluster: Callable[..., None]) -> None:
+    async def body(cluster: Cluster) -> None:
+        cluster.node("n1")
+        lost = cluster.node("n2")
+        started = await cluster.start("n1", "n2", seconds=60, detached=True)
+        await asyncio.sleep(5)
+        lost.task.cancel()
+        cluster.hub.sessions.end("n2")
+        test = await cluster.finish(started)
+        assert [result.grade for result in test.results] == ["error"] * 4
+        assert cluster.tests.doubts() == {}
+        assert cluster.tests.kept(fabric=None, node=None, limit=9) == []
+
+    with_cluster(body)
+
+
+def test_a_client_whose_server_was_taken_away_complains_of_that_and_not_of_the_fabric(
+    with_cluster: Callable[..., None],
+) -> None:
+    async def body(cluster: Cluster) -> None:
+        cluster.node("n1", ib_a=1)
+        lost = cluster.node("n2", ib_a=1)
+        # Its agent dies with the server end: the client sees that long before the control plane does.
+        lost.silent_on = EndBandwidth
+        cluster.agents["n1"].gbps = lambda adapter, host: 0.0
+        test = await cluster.measure("n1", "n2")
+        assert test.results[0].words.endswith("; n2 was lost during the test, or its agent started again")
+        assert ("n1", "ib-a") not in cluster.tests.doubts()
+
+    with_cluster(body)
+
+
 def test_the_pcie_slot_is_the_limit_where_it_is_slower_than_the_link(with_cluster: Callable[..., None]) -> None:
     async def body(cluster: Cluster) -> None:
         one, other = cluster.node("n1", ib_a=1), cluster.node("n2", ib_a=1)

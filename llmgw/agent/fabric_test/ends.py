@@ -1,7 +1,7 @@
 """Answers the questions of a bandwidth test: starts the ends, and sees to it that nothing of them is left.
 
 An end is over when its program has ended, when it is told to, when its time is up, when the session is over, and
-when the agent is gone (the kernel ends its programs then).
+when the agent is gone (the kernel ends its programs then, and the next agent what those had started).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from llmgw.agent.fabric_test.command_line import (
     find_port,
     gid_index_of,
 )
+from llmgw.agent.fabric_test.escaped import END_MARKER, kill_marked, marker
 from llmgw.agent.fabric_test.install import have_program
 from llmgw.agent.ports import NoFreePort, PortsWanted, choose_ports
 from llmgw.config.agent import AgentConfig
@@ -70,7 +71,8 @@ class _End:
 
 class BandwidthEnds:
     """The ends of this node. `address` is the node's, where the other end is told to come; `ports_held` are those
-    that shards were given, `root` whether missing programs may be installed, `env` what programs run with.
+    that shards were given, `root` whether missing programs may be installed, `env` what programs run with, and
+    `work_dir` the agent's folder, by which ends are known as its own.
     """
 
     def __init__(
@@ -81,7 +83,9 @@ class BandwidthEnds:
         ports_held: Callable[[], Collection[int]],
         root: bool,
         env: Mapping[str, str],
+        work_dir: str,
     ) -> None:
+        self._work_dir = work_dir
         self._config = config
         self._address = address
         self._ports_held = ports_held
@@ -91,6 +95,12 @@ class BandwidthEnds:
         self._running: set[asyncio.Task[None]] = set()
         self._installing = asyncio.Lock()
         self._closing = threading.Event()
+
+    async def begin(self) -> None:
+        """Before anything is asked: end what an agent before this one has left."""
+        count = await asyncio.to_thread(kill_marked, self._work_dir)
+        if count:
+            log.warning("killed what an earlier agent left of bandwidth tests", processes=count)
 
     async def answer(self, question: BandwidthQuestion) -> BandwidthAnswer:
         """The answer, which takes as long as what is asked; a sentence in `error` when it could not be done."""
@@ -252,13 +262,14 @@ class BandwidthEnds:
                 argv,
                 timeout_s=limit_s,
                 output_bytes_max=BANDWIDTH_TEXT_CHARS_MAX // 2 - 1,
-                env=self._env,
+                env={**self._env, END_MARKER: marker(self._work_dir, end.id)},
                 stop=end.stop,
                 started=started,
             )
             end.output = f"{done.stdout}\n{done.stderr}"
-            end.exit_code = done.code
-            if done.cut:
+            if not done.cut:
+                end.exit_code = done.code
+            else:
                 end.error = f"{argv[0]} printed more than a test's result; run it by hand to see what"
         except ProgramHangsError as error:
             end.output = error.said
@@ -270,7 +281,10 @@ class BandwidthEnds:
             log.exception("a bandwidth test's end failed", end=end.id, error=repr(error))
             end.error = "the agent failed to run ib_write_bw; its log says why"
         finally:
-            end.over.set()
+            try:
+                await asyncio.to_thread(kill_marked, self._work_dir, end.id)
+            finally:
+                end.over.set()
 
     async def _listens(self, end: _End, tcp_port: int) -> bool:
         """True as soon as the end's program listens there; False when it is over first, or not in time.

@@ -12,6 +12,9 @@ from llmgw.hardware.programs import ProgramError, ProgramOutput, run_program
 
 PACKAGE = "perftest"
 INSTALL_LIMIT_S = 300.0
+GENTLY_S = 60.0
+"""A package manager that is killed amid its work leaves a database that a person must mend, and with which
+nothing else can be installed: it is interrupted, and finishes the package that it has in hand."""
 _OUTPUT_BYTES_MAX = 1024 * 1024
 _WORDS_CHARS_MAX = 300
 
@@ -106,6 +109,7 @@ def _run(
             output_bytes_max=_OUTPUT_BYTES_MAX,
             env={**env, "DEBIAN_FRONTEND": "noninteractive"},
             stop=stop,
+            gently_s=GENTLY_S,
         )
     except ProgramError as error:
         raise BandwidthError(f"{PACKAGE} could not be installed: {error}; {by_hand}") from None

@@ -29,7 +29,6 @@ EXIT_NOT_TESTED = 2
 KEPT_DEFAULT = 100
 # The server answers at the latest after this long; a test without change is no test without progress.
 WAIT_S = 20
-END_TIMEOUT_S = 30.0
 
 NODES = Annotated[list[str] | None, typer.Argument(metavar="[A B]", help="Two nodes.", show_default=False)]
 ALL_PAIRS = Annotated[bool, typer.Option("--all-pairs", help="Every node of the fabric with every other.")]
@@ -64,6 +63,12 @@ class NotTestedError(SentenceError):
     """Nothing could be measured."""
 
     exit_code = EXIT_NOT_TESTED
+
+
+class CutOffError(SentenceError):
+    """The server was lost after something had been measured."""
+
+    exit_code = EXIT_NOT_GOOD
 
 
 @command(app, "fabric-test")
@@ -101,6 +106,8 @@ def fabric_test(
     try:
         with ctl.connect() as api:
             view, results = _follow(api, wish, quiet=ctl.as_json)
+    except CutOffError:
+        raise
     except SentenceError as error:
         raise NotTestedError(str(error)) from None
     if not results and view.state == "ended":
@@ -140,10 +147,12 @@ def _follow(
     from llmgw.messages.fabric_test_views import FabricTestView
 
     results: list[FabricTestResult] = []
-    with _terminated_as_interrupted():
+    with _interruptions() as interruptions:
+        # Before this is answered nobody could say which test to end.
         view = shaped(api.post("fabric-tests", wish), FabricTestView)
         path = f"fabric-tests/{segment(view.id)}"
         try:
+            interruptions.let_through()
             _begin(view)
             told = _Told()
             while True:
@@ -160,6 +169,16 @@ def _follow(
             if results and not quiet:
                 _print_results(results)
             raise typer.Exit(EXIT_INTERRUPTED) from None
+        except SentenceError as error:
+            _end(api, path)
+            if not results:
+                raise
+            if not quiet:
+                _print_results(results)
+            raise CutOffError(
+                f"{error}; {len(results)} of {view.planned} measurements were made, and are kept (llmgw ctl "
+                "fabric-tests)"
+            ) from None
         except BaseException:
             _end(api, path)
             raise
@@ -172,19 +191,48 @@ def _end(api: AdminClient, path: str) -> None:
         note(f"warning: {error}; the server ends the test by itself when nobody asks about it any more")
 
 
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """A SIGTERM or a closed terminal ends the test as Ctrl-C does."""
+class _Interruptions:
+    """Ctrl-C, a SIGTERM and a closed terminal, all of which end the test, and how long they have to wait.
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
+    They wait until `let_through`, and again once one has come: `timeout` and shells send theirs twice, and the
+    second must not cut off the ending that the first began. Whoever presses Ctrl-C twice meanwhile is let go.
+    """
+
+    def __init__(self) -> None:
+        self._wait = True
+        self._came: list[int] = []
+
+    def let_through(self) -> None:
+        """From now on one raises KeyboardInterrupt; at once, when it has come already."""
+        self._wait = False
+        if self._came:
+            self._raise()
+
+    def __call__(self, number: int, _frame: FrameType | None) -> None:
+        self._came.append(number)
+        if not self._wait or self._came.count(signal.SIGINT) > 1:
+            self._raise()
+
+    def _raise(self) -> None:
+        self._wait = True
+        self._came.clear()
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+
+@contextmanager
+def _interruptions() -> Iterator[_Interruptions]:
+    """Handles them until the block is left; what is ignored (nohup, a job in the background) stays ignored."""
+    interruptions = _Interruptions()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    heard = [number for number in numbers if before[number] is not signal.SIG_IGN]
+    for number in heard:
+        signal.signal(number, interruptions)
     try:
-        yield
+        yield interruptions
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in heard:
+            signal.signal(number, before[number])
 
 
 class _Told:

@@ -84,10 +84,14 @@ async def measure(hub: Hub, sender: RailEnd, receiver: RailEnd, *, seconds: int,
             # A task that is cancelled runs on here: both ends are ended before it is over.
             ended = await _end_both(hub, {receiver.node: server_end, sender.node: client_end})
     except HubError as error:
-        return _failed(sender, receiver, error.message)
+        return _failed(sender, receiver, error.message, lost=True)
     measured = judge(sender, receiver, output=told.output, exit_code=told.exit_code, error=told.error)
-    if measured.grade != "error" or receiver.node not in ended:
+    if measured.grade != "error":
         return measured
+    if receiver.node not in ended:
+        # The client complains of a server that was taken away from it, and not of the fabric.
+        words = f"{measured.words}; {_lost(receiver.node)}"
+        return _failed(sender, receiver, words, lost=True)
     words = _words_of(ended[receiver.node])
     return judge(
         sender, receiver, output=told.output, exit_code=told.exit_code, error=told.error, receiver_words=words
@@ -118,9 +122,13 @@ def _words_of(end: BandwidthAnswer) -> str:
     )
 
 
-def _failed(sender: RailEnd, receiver: RailEnd, words: str) -> Measured:
+def _lost(node_id: str) -> str:
+    return f"{node_id} was lost during the test, or its agent started again"
+
+
+def _failed(sender: RailEnd, receiver: RailEnd, words: str, *, lost: bool = False) -> Measured:
     limit, limited_by = expected(sender, receiver)
-    return Measured(gbps=None, limit_gbps=limit, limited_by=limited_by, grade="error", words=words)
+    return Measured(gbps=None, limit_gbps=limit, limited_by=limited_by, grade="error", words=words, lost=lost)
 
 
 async def _end_both(hub: Hub, ends: dict[str, str]) -> dict[str, BandwidthAnswer]:
@@ -156,9 +164,7 @@ async def _ask(
             await asyncio.wait([asking], timeout=LOOK_S)
             for node, box in boxes.items():
                 if not asking.done() and (box is None or box.closed or hub.sessions.mailbox(node) is not box):
-                    raise HubError(
-                        503, "node_silent", f"{node} was lost during the test, or its agent started again"
-                    )
+                    raise HubError(503, "node_silent", _lost(node))
         return asking.result()
     finally:
         asking.cancel()

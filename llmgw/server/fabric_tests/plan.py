@@ -41,20 +41,16 @@ class Checks:
     """Node → the test that it takes part in now."""
     busy_ok: bool
 
-    def must_be_free(self, node_id: str) -> Node:
-        """The node, there and willing. Raises AdminError."""
+    def must_exist(self, node_id: str) -> Node:
+        """The node, whatever it does now. Raises AdminError."""
         node = self.fleet.nodes.get(node_id)
         if node is None:
             raise _unknown_node(node_id, self.fleet.nodes)
-        if node.state is not NodeState.READY or node.session is None:
-            since = f": {node.reason}" if node.reason else ""
-            raise AdminError(
-                503, "node_silent", f"{node_id} is {node.state.value} now{since}; test it when it is ready"
-            )
-        try:
-            self.must_test(node_id)
-        except HubError as error:
-            raise AdminError(error.status, error.code, error.message) from None
+        return node
+
+    def must_be_free(self, node_id: str) -> Node:
+        """The node, there and willing. Raises AdminError."""
+        node = self.must_be_able(node_id)
         if node_id in self.testing:
             raise AdminError(
                 409, "in-test", f"{node_id} takes part in the test {self.testing[node_id]} now; wait for its end"
@@ -70,11 +66,30 @@ class Checks:
             )
         return node
 
-    def must_offer(self, node: Node, fabric: str) -> FabricOffer:
-        """The node's usable fabric of that name. Raises AdminError."""
+    def must_be_able(self, node_id: str) -> Node:
+        """The node, ready and new enough. Raises AdminError."""
+        node = self.must_exist(node_id)
+        if node.state is not NodeState.READY or node.session is None:
+            since = f": {node.reason}" if node.reason else ""
+            raise AdminError(
+                503, "node_silent", f"{node_id} is {node.state.value} now{since}; test it when it is ready"
+            )
+        try:
+            self.must_test(node_id)
+        except HubError as error:
+            raise AdminError(error.status, error.code, error.message) from None
+        return node
+
+    def must_declare(self, node: Node, fabric: str) -> FabricOffer:
+        """The node's fabric of that name, usable or not. Raises AdminError."""
         offer = next((offer for offer in node.inventory.fabrics if offer.name == fabric), None)
         if offer is None:
             raise AdminError(409, "other-fabric", f"{node.node_id} is not on {fabric}; {_fabrics_of(node)}")
+        return offer
+
+    def must_offer(self, node: Node, fabric: str) -> FabricOffer:
+        """The node's usable fabric of that name. Raises AdminError."""
+        offer = self.must_declare(node, fabric)
         if not offer.usable:
             reason = offer.reason or "it gives no reason"
             raise AdminError(409, "fabric-unusable", f"{fabric} is not usable on {node.node_id}: {reason}")
@@ -100,10 +115,17 @@ def plan_test(checks: Checks, wish: StartFabricTest) -> Plan:
             "same-node",
             f"{one} is named twice; bandwidth is tested between two nodes (llmgw ctl nodes lists them)",
         )
-    first, second = (checks.must_be_free(node_id) for node_id in (one, other))
+    # First what no waiting and no drain would change: nobody empties a node for a test that cannot be.
+    first, second = (checks.must_exist(node_id) for node_id in (one, other))
     fabric = wish.fabric or _shared_fabric(first, second)
-    checks.must_offer(first, fabric)
-    checks.must_offer(second, fabric)
+    for node in (first, second):
+        checks.must_declare(node, fabric)
+    for node_id in (one, other):
+        checks.must_be_able(node_id)
+    for node in (first, second):
+        checks.must_offer(node, fabric)
+    for node_id in (one, other):
+        checks.must_be_free(node_id)
     count = len(rails(first, second, fabric))
     return Plan(
         fabric=fabric,

@@ -31,8 +31,8 @@ class CannotTestError(Exception):
 
 
 class RunningTest:
-    """A test, from its start until this server forgets it. `keep` is given each result when it is there, and
-    `over` the whole when it has ended, before anybody is told.
+    """A test, from its start until this server forgets it. `keep` is given each result when it is there (but not
+    those that only a lost node is to blame for), and `over` the whole when it has ended, before anybody is told.
 
     `checks` tells anew, before each pair, whether both nodes may be tested still.
     """
@@ -240,7 +240,9 @@ class RunningTest:
             words=measured.words,
         )
         self.results.append(result)
-        self._keep(result)
+        # What a lost node left unmeasured speaks against no fabric, and against no partner, for a week.
+        if not measured.lost:
+            self._keep(result)
         self._doing(key, None)
 
     def _doing(self, key: str, sentence: str | None) -> None:
