@@ -7,7 +7,7 @@ const FAINT = 0.17;
 const GROUP_SHOWN_PX = 4;
 const DOTS_SHOWN_PX = 7;
 const WORDS_SHOWN_PX = 17;
-const SWITCH_WORDS_PX = 30;
+const SWITCH_WORDS_PX = 20;
 const FONT = '-apple-system, "Segoe UI", Roboto, "Noto Sans", system-ui, sans-serif';
 const TIER_WORDS = { leaf: "leaves", spine: "spines", core: "cores", untiered: "no adapter in reach" };
 
@@ -143,13 +143,12 @@ export class Still {
         if (size < 9) context.rect(group.x, group.y, wide, high);
         else context.roundRect(group.x, group.y, wide, high, 5);
       }
-      // Small boxes are filled, since their lines alone would not be seen.
-      const edge = own ? palette.of.strong : palette.of.line;
-      context.fillStyle = size < WORDS_SHOWN_PX ? edge : palette.of.raised;
+      // Small boxes of others are filled, since their faint lines alone would not be seen.
+      context.fillStyle = size < WORDS_SHOWN_PX && !own ? palette.of.line : palette.of.raised;
       context.fill();
-      if (size < 9) continue;
-      context.strokeStyle = edge;
-      context.lineWidth = Math.min(own ? 1.4 : 1, scale * 1.6) / scale;
+      if (size < 9 && !own) continue;
+      context.strokeStyle = own ? palette.of.strong : palette.of.line;
+      context.lineWidth = Math.min(own ? 1.4 : 1, scale * (own ? 3 : 1.6)) / scale;
       context.stroke();
     }
     const dots = new Map();
