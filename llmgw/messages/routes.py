@@ -85,8 +85,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One finished request. `status` is what the client got; 499 is a client that left. `retry_refused`: it failed
-    although another engine could have been asked, since the model's retry budget was spent."""
+    """One finished request. `status` is what the client got; 499 is a client that left. `retry_refused`: it
+    failed although another engine could have been asked, since the model's retry budget was spent."""
 
     model: str
     endpoint: str | None

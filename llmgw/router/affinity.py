@@ -29,7 +29,7 @@ MESSAGES_BYTES_MAX = 256 * 1024
 
 _MASK = 2**64 - 1
 _SPREAD = 0x9E3779B97F4A7C15  # 2^64 by the golden ratio (Knuth, The Art of Computer Programming, 6.4)
-_scan = json.JSONDecoder().scan_once
+_decode_at = json.JSONDecoder().raw_decode
 
 
 class Ring:
@@ -109,10 +109,10 @@ def _opening(messages: bytes, headroom: int) -> bytes:
         while True:
             while text[at] in " \t\r\n,":
                 at += 1
-            message, at = _scan(text, at)
+            message, at = _decode_at(text, at)
             if isinstance(message, dict) and message.get("role") == "user":
                 return text[:at].encode("utf-8", "replace")
-    except (StopIteration, ValueError, IndexError, RecursionError):
+    except (ValueError, IndexError, RecursionError):
         # No such message, none that ends within the headroom, or no array: its first bytes have to do.
         return messages[:OPENING_BYTES]
 

@@ -13,10 +13,10 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from llmgw.messages.routes import Outcome
+from llmgw.router.answer import answer_head, broken_ending
 from llmgw.router.dechunk import Dechunker
 from llmgw.router.endpoint import Endpoint
 from llmgw.router.errors import (
-    REASONS,
     ApiError,
     engine_failed,
     engines_full,
@@ -25,10 +25,10 @@ from llmgw.router.errors import (
     stream_broke,
 )
 from llmgw.router.fields import replace_model
-from llmgw.router.limits import ATTEMPTS_MAX, DEATHS_MAX
 from llmgw.router.request import Request
-from llmgw.router.response_parser import CHUNKED, LENGTH, NONE, UNTIL_CLOSE, ResponseHead
+from llmgw.router.response_parser import CHUNKED, UNTIL_CLOSE, ResponseHead
 from llmgw.router.table import Model
+from llmgw.router.tries import Tries
 from llmgw.router.upstream import UpstreamConnection, dial, take_idle
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ log = logging.getLogger(__name__)
 # Answers that say "not me, not now": another engine may do better. A 500 may be the request's own fault.
 RETRIED_STATUSES = frozenset((502, 503, 504))
 _NOT_IMPLEMENTED = 501  # about the request, and no failure of the engine as the other 5xx are
-# An open chunk is filled up with line ends to send an error event behind it; beyond this the client is cut.
-_FILLED_BYTES_MAX = 64 * 1024
 CLIENT_LEFT = 499
 NEVER = math.inf
 
@@ -51,31 +49,26 @@ class Exchange:
 
     __slots__ = (
         "_asked",
-        "_attempts",
         "_body",
         "_client",
         "_connection",
-        "_deaths",
         "_dechunker",
         "_dialling",
         "_endpoint",
         "_ends_at",
-        "_event_stream",
         "_failure",
         "_head",
         "_heard_at",
         "_model",
         "_over",
-        "_point",
         "_probe",
         "_request",
-        "_retry_refused",
         "_sent",
         "_service",
         "_started_at",
         "_stream",
         "_target",
-        "_tried",
+        "_tries",
         "first_byte_at",
     )
 
@@ -88,21 +81,19 @@ class Exchange:
         stream: bool,
         point: int | None = None,
     ) -> None:
-        """`point` is where the conversation stands on the model's ring. Raises ApiError for a path that goes to no
-        engine."""
+        """`point` is where the conversation stands on the model's ring.
+
+        Raises ApiError for a path that goes to no engine.
+        """
         self._target = request.upstream_target()
         self._service = service
         self._client = client
         self._request = request
         self._model = model
         self._stream = stream
-        self._point = point
+        self._tries = Tries(model, random.random, point)
         self._body = request.body
-        self._attempts = 0
-        self._deaths = 0
-        self._tried: list[Endpoint] = []
         self._failure: ApiError | None = None
-        self._retry_refused = False
         self._asked = False
         """The request is with an engine, and its answer is waited for."""
         self._sent = False
@@ -112,7 +103,6 @@ class Exchange:
         self._endpoint: Endpoint | None = None
         self._probe = False
         self._head: ResponseHead | None = None
-        self._event_stream = False
         self._dechunker: Dechunker | None = None
         self._over = False
         self._started_at = monotonic()
@@ -127,33 +117,18 @@ class Exchange:
             route = self._model.route
             self._answer(nothing_ready(self._model.name, route.reason, route.retry_after_s))
             return
-        self._model.budget.request()
         self._attempt()
 
     # One attempt after the other.
 
-    def _another(self, deaths: int, now: float) -> Endpoint | None:
-        """The endpoint for the next attempt, if there may be one after so many deaths."""
-        if deaths >= DEATHS_MAX or self._attempts >= ATTEMPTS_MAX:
-            return None
-        model = self._model
-        endpoint = model.pool.choose(now, self._tried, random.random, self._point)
-        if endpoint is not None and self._attempts and not model.budget.allows(now):
-            self._retry_refused = True
-            return None
-        return endpoint
-
     def _attempt(self) -> None:
         now = monotonic()
-        endpoint = self._another(self._deaths, now)
+        endpoint = self._tries.another(now)
         if endpoint is None:
             self._answer(self._failure or engines_full(self._model.name))
             return
-        if self._attempts:
-            self._model.budget.spend(now)
-        self._attempts += 1
+        self._tries.begin(endpoint, now)
         self._sent = False
-        self._tried.append(endpoint)
         self._endpoint = endpoint
         self._probe = endpoint.begin(now)
         self._send(endpoint, take_idle(endpoint, now))
@@ -208,7 +183,8 @@ class Exchange:
         endpoint = self._endpoint
         assert endpoint is not None
         self._endpoint_failed(endpoint, why)
-        self._deaths += died
+        if died:
+            self._tries.died()
         self._leave_endpoint()
         self._head = None
         if died or self._failure is None:
@@ -234,7 +210,7 @@ class Exchange:
         assert endpoint is not None
         if head.status in RETRIED_STATUSES:
             now = monotonic()
-            other = self._another(self._deaths + 1, now)
+            other = self._tries.another(now, deaths=1)
             # Only a healthy one: trying a broken one would lose this engine's own answer for nothing.
             if other is not None and other.breaker.available(now):
                 if self._connection is not None:
@@ -271,10 +247,9 @@ class Exchange:
             self._break_off(f"the engine {endpoint.id} {reason}")
         elif connection is not None and connection.reused and not connection.parser.received:
             # The engine had closed a kept connection while the request was on its way: that says nothing of it.
-            if self._model.budget.spend(monotonic()):
+            if self._tries.again(monotonic()):
                 self._send(endpoint, None)
             else:
-                self._retry_refused = True
                 self._attempt_failed(f"it {reason}", died=True)
         else:
             self._attempt_failed(f"it {reason}", died=True)
@@ -292,28 +267,11 @@ class Exchange:
             self.client_paused(True)
         client.release_body(request)
         self._body = b""
-        framing = head.framing
-        self._event_stream = head.get(b"content-type")[:17].lower() == b"text/event-stream"
-        lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, REASONS.get(head.status, b""))]
-        for name, value in head.headers:
-            if name not in _REPLACED:
-                lines.append(b"%b: %b\r\n" % (name, value))
-        if framing == CHUNKED:
-            if request.http10:
-                self._dechunker = Dechunker()
-            else:
-                lines.append(b"transfer-encoding: chunked\r\n")
-        elif framing == LENGTH:
-            lines.append(b"content-length: %d\r\n" % head.length)
-        if framing == UNTIL_CLOSE:
+        if head.framing == CHUNKED and request.http10:
+            self._dechunker = Dechunker()
+        elif head.framing == UNTIL_CLOSE:
             client.close_after_answer()
-        if self._event_stream:
-            lines.append(b"x-accel-buffering: no\r\n")
-        lines.append(b"x-request-id: %b\r\nx-llmgw-replica: %b\r\n" % (request.request_id, endpoint.id.encode()))
-        if not client.keeps_alive():
-            lines.append(b"connection: close\r\n")
-        lines.append(b"\r\n")
-        return b"".join(lines)
+        return answer_head(head, request, endpoint.id, keep_alive=client.keeps_alive())
 
     def _judge(self, endpoint: Endpoint, status: int, now: float) -> None:
         """What an answer's status says of the endpoint that gave it."""
@@ -331,16 +289,12 @@ class Exchange:
         if self._endpoint is not None and engines_fault:
             self._endpoint_failed(self._endpoint, what)
         chunk_left = connection.parser.chunk_left if connection is not None else 0
-        if not self._event_stream or head.framing in (LENGTH, NONE) or chunk_left > _FILLED_BYTES_MAX:
+        event = stream_broke(self._model.name, what).sse_event()
+        ending = broken_ending(head, event, chunk_left, chunked=self._dechunker is None)
+        if ending is None:
             self._finish(502, error=what, cut=True)
             return
-        event = stream_broke(self._model.name, what).sse_event()
-        # Blank lines end an event that stopped in the middle: it is no JSON then, and fails loudly as well.
-        event = b"\n\n" + event
-        if head.framing == CHUNKED and self._dechunker is None:
-            filler = b"\n" * (chunk_left - 2) + b"\r\n"[2 - min(chunk_left, 2) :] if chunk_left else b""
-            event = filler + b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event)
-        client.transport.write(event)
+        client.transport.write(ending)
         self._finish(502, error=what, close=True)
 
     # What the client's connection calls.
@@ -361,7 +315,7 @@ class Exchange:
                 connection.resume_reading()
 
     def deadline_passed(self) -> None:
-        """Called when the client's deadline is over: of the request, of the first byte, or of silence after it."""
+        """The client's deadline is over: of the request, of the first byte, or of silence after it."""
         if self._over:
             return
         route = self._model.route
@@ -449,25 +403,11 @@ class Exchange:
                 model=self._model.name,
                 endpoint=endpoint.id if endpoint is not None else None,
                 status=status,
-                retries=max(0, self._attempts - 1),
+                retries=self._tries.retries,
                 first_byte_s=first - started if first else None,
                 total_s=monotonic() - started,
                 stream=self._stream,
                 error=error[:500] if error is not None else None,
-                retry_refused=self._retry_refused and status >= 500,
+                retry_refused=self._tries.refused and status >= 500,
             )
         )
-
-
-# Said by the gateway itself, or about the engine's connection only.
-_REPLACED = frozenset(
-    (
-        b"x-request-id",
-        b"x-llmgw-replica",
-        b"x-accel-buffering",
-        b"proxy-authenticate",
-        b"upgrade",
-        b"trailer",
-        b"proxy-connection",
-    )
-)

@@ -1,4 +1,4 @@
-"""Which endpoint is chosen: the less loaded of two, by capacity, with room, breakers closed. No sockets, no clock."""
+"""Which endpoint is chosen: the less loaded of two, by capacity, with room. No sockets, no clock."""
 
 from __future__ import annotations
 
