@@ -55,26 +55,24 @@ class Ring:
 
         One below it there always is: were all at theirs, they would have more requests than there are.
         """
-        usable = [
-            (endpoint, endpoint.load(now), endpoint.weight(now))
-            for endpoint in self._endpoints
-            if endpoint.usable(now) and endpoint not in tried
-        ]
-        if not usable:
-            return None
         total = 1.0
         weights = 0.0
-        for _, load, weight in usable:
-            total += load
-            weights += weight
+        for endpoint in self._endpoints:
+            if not endpoint.usable(now) or endpoint in tried:
+                continue
+            total += endpoint.load(now) if endpoint.failure_load else endpoint.outstanding
+            weights += endpoint.capacity if endpoint.slow_since is None else endpoint.weight(now)
+        if not weights:
+            return None
         a_weight = SHARE_MAX * total / weights
-        room = {endpoint for endpoint, load, weight in usable if load + 1.0 <= math.ceil(a_weight * weight)}
         owners = self._owners
         count = len(owners)
         at = bisect_right(self._points, point)
         for step in range(at, at + count):
             owner = owners[step % count]
-            if owner in room:
+            if owner.load(now) + 1.0 > math.ceil(a_weight * owner.weight(now)):
+                continue
+            if owner.usable(now) and owner not in tried:
                 return owner
         return None
 

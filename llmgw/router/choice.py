@@ -17,13 +17,23 @@ from llmgw.router.endpoint import Endpoint
 class Pool:
     """A model's endpoints, and what they take in proportion to each other."""
 
-    __slots__ = ("_cumulative", "endpoints", "ring")
+    __slots__ = ("_cumulative", "_even", "endpoints", "ring")
 
     def __init__(self, endpoints: list[Endpoint], ring: Ring | None = None) -> None:
         """`ring` is over these endpoints, for models whose conversations come back to theirs."""
         self.endpoints = endpoints
         self.ring = ring
         self._cumulative = list(accumulate(endpoint.capacity for endpoint in endpoints))
+        self._even = len(endpoints) > 1 and len({endpoint.capacity for endpoint in endpoints}) == 1
+
+    def _draw(self, rand: Callable[[], float]) -> tuple[Endpoint, Endpoint]:
+        endpoints = self.endpoints
+        if not self._even:
+            return draw_two(endpoints, self._cumulative, rand)
+        count = len(endpoints)
+        one = int(rand() * count)
+        other = int(rand() * (count - 1))
+        return endpoints[one], endpoints[other + (other >= one)]
 
     def choose(
         self, now: float, tried: Collection[Endpoint], rand: Callable[[], float], point: int | None = None
@@ -38,9 +48,10 @@ class Pool:
             if own is not None:
                 return own
         endpoints = self.endpoints
-        first, second = draw_two(endpoints, self._cumulative, rand)
-        if first.usable(now) and second.usable(now) and not tried:
-            return second if second is not first and second.pressure(now) < first.pressure(now) else first
+        if not tried:
+            first, second = self._draw(rand)
+            if first.usable(now) and second.usable(now):
+                return second if second.pressure(now) < first.pressure(now) else first
         left = [endpoint for endpoint in endpoints if endpoint not in tried]
         usable = [endpoint for endpoint in left if endpoint.usable(now)]
         if usable:

@@ -32,13 +32,12 @@ class Endpoint:
     """
 
     __slots__ = (
-        "_failure_load",
         "_failure_load_at",
-        "_slow_since",
         "base_path",
         "breaker",
         "capacity",
         "concurrency",
+        "failure_load",
         "head",
         "id",
         "idle",
@@ -46,6 +45,7 @@ class Endpoint:
         "outstanding",
         "retired",
         "route",
+        "slow_since",
     )
 
     def __init__(self, route: RouteEndpoint, *, idle_limit_s: float, now: float = -math.inf) -> None:
@@ -57,8 +57,10 @@ class Endpoint:
         self.retired = False
         self.idle: list[UpstreamConnection] = []
         self.idle_limit_s = idle_limit_s
-        self._slow_since: float | None = now
-        self._failure_load = 0.0
+        self.slow_since: float | None = now
+        """None once it takes its whole share: `weight` is its capacity then."""
+        self.failure_load = 0.0
+        """0 when there is none left: `load` is what is outstanding then. The hot path looks at both itself."""
         self._failure_load_at = 0.0
         self.update(route, now)
 
@@ -77,32 +79,34 @@ class Endpoint:
         self.head = head.encode("ascii")
         if self.retired:
             self.retired = False
-            self._slow_since = now
+            self.slow_since = now
 
     # What it has to do.
 
     def load(self, now: float) -> float:
         """Outstanding requests, and what is left of recent failures."""
-        if not self._failure_load:
+        if not self.failure_load:
             return self.outstanding
-        left = self._failure_load * math.pow(0.5, (now - self._failure_load_at) / FAILURE_HALF_LIFE_S)
+        left = self.failure_load * math.pow(0.5, (now - self._failure_load_at) / FAILURE_HALF_LIFE_S)
         if left < _LOAD_FORGOTTEN:
-            self._failure_load = left = 0.0
+            self.failure_load = left = 0.0
         return self.outstanding + left
 
     def weight(self, now: float) -> float:
         """The share that it takes now: its capacity, less while it is new."""
-        since = self._slow_since
+        since = self.slow_since
         if since is None:
             return self.capacity
         part = (now - since) / SLOW_START_S
         if part >= 1.0:
-            self._slow_since = None
+            self.slow_since = None
             return self.capacity
         return self.capacity * max(SLOW_START_LEAST, part)
 
     def pressure(self, now: float) -> float:
         """How loaded one more request would leave it, for its weight."""
+        if self.slow_since is None and not self.failure_load:
+            return (self.outstanding + 1.0) / self.capacity
         return (self.load(now) + 1.0) / self.weight(now)
 
     def usable(self, now: float) -> bool:
@@ -127,7 +131,7 @@ class Endpoint:
 
     def failed(self, now: float, probe: bool) -> bool:
         """A connection failed, an answer never came, or it was a 5xx. True when that opens its breaker."""
-        self._failure_load = self.load(now) - self.outstanding + FAILURE_LOAD
+        self.failure_load = self.load(now) - self.outstanding + FAILURE_LOAD
         self._failure_load_at = now
         return self.breaker.failed(now, probe)
 
@@ -135,7 +139,7 @@ class Endpoint:
         """Body bytes of an answer that was no error came. True when that closes its breaker."""
         if not self.breaker.failures or not self.breaker.succeeded():
             return False
-        self._slow_since = now
+        self.slow_since = now
         return True
 
     def answered(self, now: float) -> bool:
