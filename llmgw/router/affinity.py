@@ -68,12 +68,15 @@ class Ring:
         owners = self._owners
         count = len(owners)
         at = bisect_right(self._points, point)
+        passed: set[Endpoint] = set()
         for step in range(at, at + count):
             owner = owners[step % count]
-            if owner.load(now) + 1.0 > math.ceil(a_weight * owner.weight(now)):
+            if owner in passed:
                 continue
-            if owner.usable(now) and owner not in tried:
+            room = owner.load(now) + 1.0 <= math.ceil(a_weight * owner.weight(now))
+            if room and owner.usable(now) and owner not in tried:
                 return owner
+            passed.add(owner)
         return None
 
 
