@@ -40,6 +40,9 @@ class Profile(Model):
     """Stages that the layers are cut into, one after the other."""
     replicas: int = Field(1, ge=0, le=1000)
     """How many replicas should run."""
+    concurrency: int | None = Field(None, ge=1, le=100_000)
+    """Requests that a router has outstanding at one replica at a time; what all replicas have no room for is
+    answered with 503. Also how much a replica takes against those of other profiles. Default: no limit."""
     fabric: str | None = None
     """Place on this fabric only. Default: any fabric that holds the whole replica."""
     args: list[str] = Field(default_factory=list, max_length=256)
@@ -126,6 +129,8 @@ class StaticEndpoint(Model):
     """A file whose first line is the key, sent as `Authorization: Bearer …`."""
     model: str | None = None
     """The model's name there, when it differs."""
+    concurrency: int | None = Field(None, ge=1, le=100_000)
+    """Requests that a router has outstanding there at a time, as a profile's. Default: no limit."""
 
     @field_validator("url")
     @classmethod
@@ -167,6 +172,14 @@ class CatalogModel(Model):
     """Servers that run elsewhere and serve it too."""
     first_byte_timeout: Duration = 600.0
     """How long a request may wait for its first byte before it is tried elsewhere or failed."""
+    chunk_timeout: Duration = Field(300.0, gt=0)
+    """How long an answer that has begun may stand still before it is broken off with an error."""
+    request_timeout: Duration | None = Field(None, gt=0)
+    """How long a whole request may take, with all its tries, before it is broken off. Default: an hour, or twice
+    `first_byte_timeout` where that is longer."""
+    prefix_affinity: bool = False
+    """Send conversations back to the endpoint that has their beginning in its cache, as long as that one has at
+    most 1.25 times its share of the requests. For engines that cache prefixes."""
 
     @field_validator("name")
     @classmethod
@@ -221,6 +234,13 @@ class CatalogModel(Model):
     def served_names(self) -> list[str]:
         """The name, then the aliases, each once."""
         return list(dict.fromkeys([self.name, *self.aliases]))
+
+    @property
+    def request_timeout_s(self) -> float:
+        """`request_timeout`, or its default."""
+        if self.request_timeout is not None:
+            return self.request_timeout
+        return max(3600.0, 2 * self.first_byte_timeout)
 
     @cached_property
     def profile_hashes(self) -> dict[str, str]:

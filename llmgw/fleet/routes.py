@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from llmgw.config.catalog import Catalog, CatalogModel
 from llmgw.fleet.model import Fleet, NodeState, Replica, ReplicaState
 from llmgw.messages.routes import ModelRoute, RouteEndpoint
@@ -19,6 +21,9 @@ def routes(
     for replica in fleet.replicas.values():
         endpoint = endpoint_of(fleet, replica)
         if endpoint is not None:
+            found = catalog.find(replica.model, replica.profile)
+            if found is not None and found[1].concurrency is not None:
+                endpoint = msgspec.structs.replace(endpoint, concurrency=found[1].concurrency)
             ready.setdefault(replica.model, []).append(endpoint)
     for inherited in fleet.inherited.values():
         if _unconfirmed(fleet.replicas.get(inherited.endpoint.id)):
@@ -34,6 +39,9 @@ def routes(
                 reason="" if endpoints else _why_nothing(fleet, model),
                 created_s=created_s,
                 first_byte_timeout_s=model.first_byte_timeout,
+                chunk_timeout_s=model.chunk_timeout,
+                request_timeout_s=model.request_timeout_s,
+                prefix_affinity=model.prefix_affinity,
             )
         )
     return table

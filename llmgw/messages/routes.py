@@ -29,7 +29,8 @@ class RouteEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     `id` is the replica id, or `static:MODEL:N` for a static endpoint. `base_path` is put before `/v1/…` of the
     request (static endpoints behind a prefix). `api_key`, when set, is sent as `Authorization: Bearer …` in
     the client's stead. `upstream_model`, when set, replaces the model name in the body (static endpoints that
-    know the model by another name).
+    know the model by another name). `concurrency` is how many requests a router may have outstanding there at a
+    time; None sets no limit.
     """
 
     id: str
@@ -40,13 +41,19 @@ class RouteEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     base_path: str = ""
     api_key: str | None = None
     upstream_model: str | None = None
+    concurrency: int | None = None
 
     def __repr__(self) -> str:
         return shown_without(self, "api_key")
 
 
 class ModelRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the routers know of a model. `reason` says why nothing is ready, for the 503."""
+    """Everything the routers know of a model. `reason` says why nothing is ready, for the 503.
+
+    `first_byte_timeout_s` is for one engine's answer to begin, `chunk_timeout_s` for silence within it, and
+    `request_timeout_s` for the whole of a request, all tries included. `prefix_affinity` sends conversations
+    back to the endpoint that had them.
+    """
 
     name: str
     aliases: list[str] = []
@@ -55,6 +62,9 @@ class ModelRoute(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_s: int = 5
     created_s: int = 0
     first_byte_timeout_s: float = 600.0
+    chunk_timeout_s: float = 300.0
+    request_timeout_s: float = 3600.0
+    prefix_affinity: bool = False
 
 
 class RouteTable(msgspec.Struct, frozen=True, kw_only=True, tag="table"):
@@ -75,7 +85,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One finished request. `status` is what the client got; 499 is a client that left."""
+    """One finished request. `status` is what the client got; 499 is a client that left. `retry_refused`: it
+    failed although another engine could have been asked, since the model's retry budget was spent."""
 
     model: str
     endpoint: str | None
@@ -85,6 +96,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     total_s: float = 0.0
     stream: bool = False
     error: str | None = None
+    retry_refused: bool = False
 
 
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
@@ -93,7 +105,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     `acked` is the version this router routes by now. `in_flight` counts requests by endpoint id, endpoints that
     are no longer in the table included; an id that is missing has none. `alive` names endpoints that gave
     body bytes or answered since the last frame; `refused` those whose connection failed. `dropped` counts
-    outcomes that were thrown away, oldest first, because nobody read.
+    outcomes that were thrown away, oldest first, because nobody read. `breakers` holds the state (`open`,
+    `half_open`) of each endpoint whose breaker is not closed.
     """
 
     acked: TableVersion | None = None
@@ -102,6 +115,7 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     refused: list[str] = []
     outcomes: list[Outcome] = []
     dropped: int = 0
+    breakers: dict[str, str] = {}
 
 
 class StopRouter(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):

@@ -33,7 +33,7 @@ NEVER = math.inf
 class ClientConnection(asyncio.Protocol):
     """Reads requests, answers them in order, and tells the running exchange when the client pauses or leaves.
 
-    `deadline` is the one time that matters now (head, body, idle, first byte, stall); the service sweeps it.
+    `deadline` is the one time that matters now (head, body, idle, first byte, silence); the service sweeps it.
     """
 
     __slots__ = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import cast
 
@@ -56,7 +57,8 @@ class ControlServer:
             self._notice = None
         connection = self._connection
         if connection is not None and not connection.paused:
-            connection.send(encode_frame(self._service.telemetry.take(self._service.table)))
+            telemetry = self._service.telemetry.take(self._service.table, time.monotonic())
+            connection.send(encode_frame(telemetry))
 
     async def run(self) -> None:
         """Telemetry at its interval, for ever."""

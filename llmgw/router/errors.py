@@ -111,6 +111,24 @@ def busy(message: str, retry_after_s: int = 1) -> ApiError:
     )
 
 
+def engines_full(model: str) -> ApiError:
+    """503: every engine of the model has as many requests as it may have at a time."""
+    return busy(
+        f"All engines of the model {_short(model)} have as many requests as they may have at a time; try again."
+    )
+
+
+def out_of_time(model: str, limit_s: float) -> ApiError:
+    """504: the whole request took too long before anything of an answer had come."""
+    return ApiError(
+        504,
+        f"No answer for the model {_short(model)} within its request_timeout of {limit_s:g} s. Nothing was "
+        "delivered; ask for less, or have the limit raised.",
+        type="server_error",
+        code="request_timeout",
+    )
+
+
 def not_yet_known() -> ApiError:
     """503 for a gateway that has no route table yet."""
     return busy("This gateway has just started and does not know its models yet; try again.")

@@ -20,16 +20,25 @@ PART_HEAD_BYTES_MAX = 16 * 1024
 MODEL_NAME_CHARS_MAX = 1024
 
 
-class _Fields(msgspec.Struct):
+_ABSENT = msgspec.Raw()
+
+
+class Fields(msgspec.Struct):
+    """What is read of a body. What is raw is JSON as it came, b"" where it is absent; it is not copied."""
+
     model: str
     stream: bool | None = False
+    user: msgspec.Raw = _ABSENT
+    messages: msgspec.Raw = _ABSENT
+    prompt: msgspec.Raw = _ABSENT
+    input: msgspec.Raw = _ABSENT
 
 
-_decode = msgspec.json.Decoder(_Fields).decode
+_decode = msgspec.json.Decoder(Fields).decode
 
 
-def read_fields(body: bytes, content_type: bytes) -> tuple[str, bool]:
-    """The model's name and whether a stream is asked for. Raises ApiError with a sentence."""
+def read_fields(body: bytes, content_type: bytes) -> Fields:
+    """The model's name, whether a stream is asked for, and how it begins. Raises ApiError with a sentence."""
     if content_type[:10].lower() == b"multipart/":
         return _read_multipart(body, content_type)
     try:
@@ -47,7 +56,8 @@ def read_fields(body: bytes, content_type: bytes) -> tuple[str, bool]:
         raise ApiError(
             400, "The request body is nested too deeply to be read; flatten it.", code="invalid_json"
         ) from None
-    return _checked(fields.model), bool(fields.stream)
+    _checked(fields.model)
+    return fields
 
 
 def replace_model(body: bytes, content_type: bytes, name: str) -> bytes:
@@ -121,7 +131,7 @@ def _model_spans(body: bytes) -> list[tuple[int, int]]:
     return spans
 
 
-def _read_multipart(body: bytes, content_type: bytes) -> tuple[str, bool]:
+def _read_multipart(body: bytes, content_type: bytes) -> Fields:
     if _BOUNDARY.search(content_type) is None:
         raise ApiError(
             400,
@@ -141,7 +151,8 @@ def _read_multipart(body: bytes, content_type: bytes) -> tuple[str, bool]:
     except UnicodeDecodeError:
         model = ""
     stream = _multipart_span(body, content_type, b"stream")
-    return _checked(model), stream is not None and body[slice(*stream)].strip().lower() in (b"true", b"1")
+    streams = stream is not None and body[slice(*stream)].strip().lower() in (b"true", b"1")
+    return Fields(model=_checked(model), stream=streams)
 
 
 def _multipart_span(body: bytes, content_type: bytes, field: bytes = b"model") -> tuple[int, int] | None:

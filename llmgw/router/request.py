@@ -29,6 +29,7 @@ _READ = frozenset(
         b"host",
         b"transfer-encoding",
         b"x-request-id",
+        b"x-session-id",
     )
 )
 _SPECIAL = _DROPPED | _CREDENTIALS | _READ
@@ -49,6 +50,7 @@ class Request:
         "path",
         "query",
         "request_id",
+        "session",
     )
 
     def __init__(
@@ -69,6 +71,8 @@ class Request:
         self.content_type = b""
         self.expects_continue = False
         self.request_id = b""
+        self.session = b""
+        """What the client calls the conversation."""
         self.path = ""
         self.query = b""
         lines: list[bytes] = []
@@ -86,6 +90,9 @@ class Request:
                 hosts += 1
             elif name == b"x-request-id":
                 self.request_id = value
+            elif name == b"x-session-id":
+                self.session = value.strip(b" \t")
+                lines.append(b"x-session-id: %b\r\n" % self.session)
             elif name == b"connection":
                 tokens = [token.strip().lower() for token in value.split(b",")]
                 named = (named or []) + [token for token in tokens if token not in (b"close", b"keep-alive")]

@@ -9,14 +9,16 @@ import time
 from collections.abc import Callable
 
 from llmgw.messages.routes import Outcome, RouteTable
+from llmgw.router.affinity import conversation_point
 from llmgw.router.client import ClientConnection
+from llmgw.router.endpoint import Endpoint
 from llmgw.router.errors import ApiError, not_yet_known, unknown_model
 from llmgw.router.exchange import Exchange
 from llmgw.router.fields import read_fields
 from llmgw.router.limits import SWEEP_S, UPSTREAM_IDLE_S, Limits
 from llmgw.router.request import Request
 from llmgw.router.request_reader import BodyBudget
-from llmgw.router.table import Endpoint, RoutingTable
+from llmgw.router.table import RoutingTable
 from llmgw.router.telemetry import TelemetryLog
 from llmgw.router.upstream import close_idle
 
@@ -48,13 +50,21 @@ class Service:
     def open_exchange(self, client: ClientConnection, request: Request) -> Exchange:
         """Find the model that a request names. Raises ApiError, which is recorded."""
         try:
-            name, stream = read_fields(request.body, request.content_type)
-            model = self.table.models.get(name)
+            fields = read_fields(request.body, request.content_type)
+            model = self.table.models.get(fields.model)
             if model is None:
                 if self.table.snapshot is None:
                     raise not_yet_known()
-                raise unknown_model(name, sorted(self.table.models))
-            return Exchange(self, client, request, model, stream)
+                raise unknown_model(fields.model, sorted(self.table.models))
+            point = None
+            if model.pool.ring is not None:
+                point = conversation_point(
+                    session=request.session,
+                    user=bytes(fields.user),
+                    messages=bytes(fields.messages),
+                    prompt=bytes(fields.prompt) or bytes(fields.input),
+                )
+            return Exchange(self, client, request, model, bool(fields.stream), point)
         except ApiError as error:
             self.record_refusal(error)
             raise
@@ -65,11 +75,11 @@ class Service:
 
     def apply(self, table: RouteTable) -> bool:
         """Route by this table from now on, if it is newer."""
-        applied = self.table.apply(table)
+        now = time.monotonic()
+        applied = self.table.apply(table, now)
         if applied:
             for problem in self.table.problems:
                 log.warning("left out of the route table: %s", problem)
-            now = time.monotonic()
             for endpoint in self.table.endpoints():
                 if endpoint.retired:
                     close_idle(endpoint, now)

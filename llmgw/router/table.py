@@ -1,173 +1,34 @@
-"""Which endpoint a request goes to: lookup by name or alias, least outstanding, one breaker per endpoint.
+"""The table that a router routes by: models by name or alias, with what is known of each and of its endpoints.
 
-Pure: time and randomness are arguments. It knows nothing of sockets; an endpoint merely carries its idle ones.
+Pure: time is an argument, in seconds of a monotonic clock. It knows nothing of sockets.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from llmgw.config.addresses import join_host_port
 from llmgw.messages.routes import ModelRoute, RouteEndpoint, RouteTable, TableVersion
-
-if TYPE_CHECKING:
-    from llmgw.router.upstream import UpstreamConnection
-
-FAILURES_TO_OPEN = 3
-OPEN_S = 2.0
-OPEN_S_MAX = 30.0
-# What a failure weighs against outstanding requests, and how fast that fades. Without it, an endpoint that
-# fails at once always has the fewest outstanding and draws everything.
-FAILURE_LOAD = 8.0
-FAILURE_HALF_LIFE_S = 2.0
-_LOAD_FORGOTTEN = 0.05
-
-
-class Endpoint:
-    """An endpoint of one model with what this router knows of it. Survives the replacement of tables.
-
-    `head` is what stands before the request's own headers: Host and, when the engine has a key, Authorization.
-    """
-
-    __slots__ = (
-        "_failure_load",
-        "_failure_load_at",
-        "base_path",
-        "failures",
-        "head",
-        "id",
-        "idle",
-        "idle_limit_s",
-        "open_s",
-        "open_until",
-        "outstanding",
-        "probing",
-        "retired",
-        "route",
-    )
-
-    def __init__(self, route: RouteEndpoint, *, idle_limit_s: float) -> None:
-        self.outstanding = 0
-        self.failures = 0
-        self.open_until = 0.0
-        self.open_s = OPEN_S
-        self.probing = False
-        self.retired = False
-        self.idle: list[UpstreamConnection] = []
-        self.idle_limit_s = idle_limit_s
-        self._failure_load = 0.0
-        self._failure_load_at = 0.0
-        self.update(route)
-
-    def update(self, route: RouteEndpoint) -> None:
-        """Take what a newer table says. Raises ValueError when key or path could not stand in a header."""
-        head = f"host: {join_host_port(route.host, route.port)}\r\n"
-        if route.api_key is not None:
-            head += f"authorization: Bearer {route.api_key}\r\n"
-        base_path = route.base_path.rstrip("/")
-        if any(not 0x20 < ord(char) < 0x7F for char in (route.api_key or "") + base_path + route.host):
-            raise ValueError(f"endpoint {route.id}: its host, path or key holds a character no header can carry")
-        self.route = route
-        self.id = route.id
-        self.base_path = base_path.encode("ascii")
-        self.head = head.encode("ascii")
-        self.retired = False
-
-    def load(self, now: float) -> float:
-        """Outstanding requests, and what is left of recent failures."""
-        if not self._failure_load:
-            return self.outstanding
-        left = self._failure_load * math.pow(0.5, (now - self._failure_load_at) / FAILURE_HALF_LIFE_S)
-        if left < _LOAD_FORGOTTEN:
-            self._failure_load = left = 0.0
-        return self.outstanding + left
-
-    def available(self, now: float) -> bool:
-        """False while the breaker is open, or half open with its one probe on the way."""
-        return not self.open_until or (self.open_until <= now and not self.probing)
-
-    def begin(self, now: float) -> bool:
-        """A request is sent here. True when it is the probe of a half-open breaker."""
-        self.outstanding += 1
-        if self.open_until and self.open_until <= now and not self.probing:
-            self.probing = True
-            return True
-        return False
-
-    def end(self, probe: bool) -> bool:
-        """A request is over, however it ended. True when the endpoint has none left."""
-        self.outstanding -= 1
-        if probe:
-            self.probing = False
-        return not self.outstanding
-
-    def failed(self, now: float) -> None:
-        """A connection failed, an answer never came, or it was a 5xx."""
-        self._failure_load = self.load(now) - self.outstanding + FAILURE_LOAD
-        self._failure_load_at = now
-        self.failures += 1
-        if self.open_until:
-            if self.open_until <= now:
-                self.open_s = min(self.open_s * 2, OPEN_S_MAX)
-                self.open_until = now + self.open_s
-        elif self.failures >= FAILURES_TO_OPEN:
-            self.open_until = now + self.open_s
-
-    def succeeded(self) -> None:
-        """Body bytes of an answer that was no error came: the breaker closes."""
-        if self.failures:
-            self.failures = 0
-            self.open_until = 0.0
-            self.open_s = OPEN_S
-
-    def answered(self) -> None:
-        """A 4xx: never a failure, and proof enough for a breaker that is open."""
-        if self.open_until:
-            self.succeeded()
+from llmgw.router.affinity import Ring, ring_key
+from llmgw.router.breaker import BreakerState
+from llmgw.router.choice import Pool, share_capacity
+from llmgw.router.endpoint import Endpoint
+from llmgw.router.retry_budget import RetryBudget
 
 
 class Model:
-    """A route of the table with its endpoints' states."""
+    """A route of the table with its endpoints' states. `budget` outlives tables."""
 
-    __slots__ = ("endpoints", "name", "route")
+    __slots__ = ("budget", "name", "pool", "route")
 
-    def __init__(self, route: ModelRoute, endpoints: list[Endpoint]) -> None:
+    def __init__(self, route: ModelRoute, pool: Pool, budget: RetryBudget) -> None:
         self.route = route
         self.name = route.name
-        self.endpoints = endpoints
+        self.pool = pool
+        self.budget = budget
 
-
-def choose(
-    endpoints: Iterable[Endpoint], now: float, tried: Collection[Endpoint], rand: Callable[[], float]
-) -> Endpoint | None:
-    """The endpoint with the least load, ties at random; None when all have been tried.
-
-    Endpoints whose breaker is open are left out, unless all are: then the one that opens first is tried.
-    """
-    best: Endpoint | None = None
-    best_load = 0.0
-    ties = 0
-    least_bad: Endpoint | None = None
-    for endpoint in endpoints:
-        if endpoint in tried:
-            continue
-        if endpoint.open_until and not endpoint.available(now):
-            if least_bad is None or (endpoint.open_until, endpoint.load(now)) < (
-                least_bad.open_until,
-                least_bad.load(now),
-            ):
-                least_bad = endpoint
-            continue
-        load = endpoint.load(now)
-        if best is None or load < best_load:
-            best, best_load, ties = endpoint, load, 1
-        elif load == best_load:
-            ties += 1
-            if rand() * ties < 1.0:
-                best = endpoint
-    return best if best is not None else least_bad
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        return self.pool.endpoints
 
 
 class RoutingTable:
@@ -186,7 +47,7 @@ class RoutingTable:
     def version(self) -> TableVersion | None:
         return self.snapshot.version if self.snapshot is not None else None
 
-    def apply(self, snapshot: RouteTable) -> bool:
+    def apply(self, snapshot: RouteTable, now: float) -> bool:
         """Replace the table when `snapshot` is of another epoch or newer. False when it is neither."""
         current = self.version
         if (
@@ -199,9 +60,10 @@ class RoutingTable:
         named: set[Endpoint] = set()
         models: list[Model] = []
         for route in snapshot.models:
-            endpoints = [found for found in (self._endpoint(route.name, e) for e in route.endpoints) if found]
+            each = (self._endpoint(route.name, endpoint, now) for endpoint in route.endpoints)
+            endpoints = [endpoint for endpoint in each if endpoint is not None]
             named.update(endpoints)
-            models.append(Model(route, endpoints))
+            models.append(self._model(route, endpoints, now))
         by_name = {model.name: model for model in models}
         for model in models:
             for alias in model.route.aliases:
@@ -215,14 +77,28 @@ class RoutingTable:
         self.snapshot = snapshot
         return True
 
-    def _endpoint(self, model: str, route: RouteEndpoint) -> Endpoint | None:
+    def _model(self, route: ModelRoute, endpoints: list[Endpoint], now: float) -> Model:
+        """The model anew; its budget, and a ring that would be the same, are kept."""
+        before = self.models.get(route.name)
+        if before is not None and before.name != route.name:  # an alias until now
+            before = None
+        share_capacity(endpoints)
+        ring = None
+        if route.prefix_affinity and len(endpoints) > 1:
+            ring = before.pool.ring if before is not None else None
+            if ring is None or ring.made_of != ring_key(endpoints):
+                ring = Ring(endpoints)
+        budget = before.budget if before is not None else RetryBudget(now)
+        return Model(route, Pool(endpoints, ring), budget)
+
+    def _endpoint(self, model: str, route: RouteEndpoint, now: float) -> Endpoint | None:
         key = (model, route.id, route.host, route.port, route.tls)
         try:
             endpoint = self._endpoints.get(key)
             if endpoint is None:
-                endpoint = self._endpoints[key] = Endpoint(route, idle_limit_s=self._idle_limit_s)
+                endpoint = self._endpoints[key] = Endpoint(route, idle_limit_s=self._idle_limit_s, now=now)
             else:
-                endpoint.update(route)
+                endpoint.update(route, now)
         except ValueError as error:
             self.problems.append(str(error))
             return None
@@ -245,3 +121,11 @@ class RoutingTable:
             if endpoint.outstanding:
                 counts[endpoint.id] = counts.get(endpoint.id, 0) + endpoint.outstanding
         return counts
+
+    def breakers(self, now: float) -> dict[str, BreakerState]:
+        """Endpoint ids whose breaker is not closed, with what it is."""
+        return {
+            endpoint.id: endpoint.breaker.state(now)
+            for endpoint in self._endpoints.values()
+            if endpoint.breaker.open_until and not endpoint.retired
+        }

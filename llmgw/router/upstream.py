@@ -8,9 +8,9 @@ import ssl
 import time
 from typing import Protocol, cast
 
+from llmgw.router.endpoint import Endpoint
 from llmgw.router.limits import UPSTREAM_IDLE_CONNECTIONS_MAX
 from llmgw.router.response_parser import BadResponse, ResponseHead, ResponseParser
-from llmgw.router.table import Endpoint
 
 # Head and body go out in one write up to this size; beyond it, joining them costs more than a second write.
 _JOINED_BYTES_MAX = 16 * 1024

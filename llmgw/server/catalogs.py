@@ -65,6 +65,7 @@ def static_endpoints(catalog: Catalog, beside: Path | None) -> dict[str, list[Ro
                     base_path=parts.path.rstrip("/"),
                     api_key=_read_key(model.name, endpoint.api_key_file, beside),
                     upstream_model=endpoint.model,
+                    concurrency=endpoint.concurrency,
                 )
             )
     return found

@@ -100,6 +100,8 @@ class Hub:
         self.clones = Clones()
         self.sessions = Sessions()
         self.requests = RequestTally()
+        self.breakers: dict[str, dict[str, str]] = {}
+        """Router id → endpoint id → state, of the breakers that are not closed there."""
         """What clients got, as the routers told it."""
         self.ports = PortWatch()
         """What changed at the nodes' ports, and which of them count errors: for history and placement."""
@@ -221,6 +223,7 @@ class Hub:
     def router_gone(self, router_id: str) -> None:
         """A router's process has ended: nothing waits for it any more."""
         self.fleet.routers.pop(router_id, None)
+        self.breakers.pop(router_id, None)
         self.changed.set()
 
     def telemetry(self, router_id: str, message: Telemetry) -> None:
@@ -230,6 +233,7 @@ class Hub:
         if (state.acked, state.in_flight) != (message.acked, message.in_flight):
             self.changed.set()
         state.acked = message.acked
+        self.breakers[router_id] = message.breakers
         now = self.clock.monotonic()
         in_flight(self.fleet, router_id, message.in_flight, now)
         if message.outcomes or message.dropped:

@@ -185,6 +185,11 @@ def _requests(source: Source) -> Iterator[Metric]:
     retries = CounterMetricFamily(
         "llmgw_retries", "Further engines that were asked after the first one failed", labels=["model"]
     )
+    refused = CounterMetricFamily(
+        "llmgw_retries_refused",
+        "Requests that failed although another engine could have been asked: the retry budget was spent",
+        labels=["model"],
+    )
     first_byte = HistogramMetricFamily(
         "llmgw_request_first_byte_seconds",
         "From a request's arrival to the first byte of its answer's body",
@@ -197,14 +202,33 @@ def _requests(source: Source) -> Iterator[Metric]:
         for status, count in sorted(model.by_status.items()):
             requests.add_metric([name, status], count)
         retries.add_metric([name], model.retries)
+        refused.add_metric([name], model.retries_refused)
         _add(first_byte, name, model.first_byte)
         _add(total, name, model.total)
-    yield from (requests, retries, first_byte, total)
+    yield from (requests, retries, refused, first_byte, total)
     yield CounterMetricFamily(
         "llmgw_router_outcomes_dropped",
         "Requests that are missing in the others, since routers could not keep what they saw of them",
         value=tally.dropped,
     )
+
+
+def _breakers(source: Source) -> Iterator[Metric]:
+    table = source.hub.table
+    seen: dict[str, set[str]] = {}
+    for breakers in source.hub.breakers.values():
+        for endpoint, state in breakers.items():
+            seen.setdefault(state, set()).add(endpoint)
+    family = GaugeMetricFamily(
+        "llmgw_endpoint_breakers",
+        "Endpoints that some router leaves alone since they fail: open, or half_open while one request tries",
+        labels=["model", "state"],
+    )
+    for route in table.models if table is not None else ():
+        for state in ("open", "half_open"):
+            count = sum(endpoint.id in seen.get(state, ()) for endpoint in route.endpoints)
+            family.add_metric([route.name, state], count)
+    yield family
 
 
 def _findings(source: Source) -> Iterator[Metric]:
@@ -234,6 +258,7 @@ FAMILIES: tuple[Callable[[Source], Iterator[Metric]], ...] = (
     _replicas,
     _certificates,
     _requests,
+    _breakers,
     _findings,
 )
 """Another corner of the fleet is a function and a line here."""

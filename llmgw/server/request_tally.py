@@ -48,6 +48,7 @@ class ModelTally:
 
     by_status: dict[str, int] = field(default_factory=dict)
     retries: int = 0
+    retries_refused: int = 0
     first_byte: Histogram = field(default_factory=Histogram)
     total: Histogram = field(default_factory=Histogram)
 
@@ -71,6 +72,7 @@ class RequestTally:
             status = status_class(outcome.status)
             model.by_status[status] = model.by_status.get(status, 0) + 1
             model.retries += outcome.retries
+            model.retries_refused += outcome.retry_refused
             if outcome.first_byte_s is not None:
                 model.first_byte.add(outcome.first_byte_s)
             if outcome.model:  # what was refused before its model was known took no time that is anybody's

@@ -112,6 +112,7 @@ def test_what_the_plan_counts_is_what_the_core_then_does() -> None:
         ({"gpus_per_node": 2}, ["gpus_per_node"], []),
         ({"tensor_parallel": 1}, [], ["tensor_parallel"]),
         ({"first_byte_timeout": "5m"}, [], []),
+        ({"concurrency": 8}, [], ["concurrency"]),
     ],
 )
 def test_it_names_the_keys_that_roll_and_those_that_do_not(

@@ -33,7 +33,7 @@ def test_only_the_models_name_is_replaced(
     text = json.dumps(body, ensure_ascii=ascii_only, indent=indent or None).encode("utf-8", "replace")
     name = new.encode("utf-8", "replace").decode()
     expected = json.loads(text)
-    assert read_fields(text, b"")[0] == "old"
+    assert read_fields(text, b"").model == "old"
     expected["model"] = name
     assert json.loads(replace_model(text, b"", name)) == expected
 
@@ -55,7 +55,8 @@ def test_the_model_is_found_and_replaced_among_multipart_fields() -> None:
     body = multipart(
         (b'name="file"; filename="model"', audio), (b'name="model"', b"whisper"), (b"name=stream", b"true")
     )
-    assert read_fields(body, MULTIPART) == ("whisper", True)
+    fields = read_fields(body, MULTIPART)
+    assert (fields.model, fields.stream) == ("whisper", True)
     assert replace_model(body, MULTIPART, "w2") == body.replace(b"\r\nwhisper\r\n", b"\r\nw2\r\n")
 
 
@@ -90,7 +91,7 @@ def test_a_body_without_a_model_gets_a_sentence(body: bytes, content_type: bytes
 @given(st.binary(max_size=200), st.sampled_from([b"", MULTIPART]))
 def test_any_bytes_are_read_or_refused(body: bytes, content_type: bytes) -> None:
     try:
-        model, _ = read_fields(body, content_type)
+        model = read_fields(body, content_type).model
     except ApiError:
         return
     assert model

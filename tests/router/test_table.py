@@ -1,115 +1,42 @@
-"""Which endpoint is chosen: least load, ties at random, breakers, versions. No sockets, no clock."""
+"""Tables replace each other, and what is known of models and endpoints survives. No sockets, no clock."""
 
 from __future__ import annotations
-
-import random
-from collections import Counter
 
 import pytest
 
 from llmgw.messages.routes import ModelRoute, RouteEndpoint, RouteTable, TableVersion
-from llmgw.router.table import FAILURES_TO_OPEN, OPEN_S, Endpoint, RoutingTable, choose
+from llmgw.router.breaker import FAILURES_TO_OPEN, OPEN_S
+from llmgw.router.endpoint import SLOW_START_LEAST, SLOW_START_S
+from llmgw.router.table import RoutingTable
 
 
 def route(id: str, **fields: object) -> RouteEndpoint:
     return RouteEndpoint(id=id, host="10.0.0.1", port=8000, **fields)  # type: ignore[arg-type]
 
 
-def endpoints(count: int) -> list[Endpoint]:
-    return [Endpoint(route(f"e{index}"), idle_limit_s=4.0) for index in range(count)]
-
-
 def table(epoch: str, number: int, *models: ModelRoute) -> RouteTable:
     return RouteTable(version=TableVersion(epoch, number), models=list(models))
 
 
-def test_the_endpoint_with_the_fewest_outstanding_requests_is_chosen() -> None:
-    a, b, c = endpoints(3)
-    for endpoint in (a, a, b, c, c):
-        endpoint.begin(0.0)
-    assert choose([a, b, c], 0.0, [], random.random) is b
-    assert choose([a, b, c], 0.0, [b, a, c], random.random) is None
-
-
-def test_ties_are_spread_evenly() -> None:
-    these = endpoints(4)
-    generator = random.Random(1)
-    counts = Counter(choose(these, 0.0, [], generator.random) for _ in range(4000))
-    assert all(900 < counts[endpoint] < 1100 for endpoint in these)
-
-
-def test_a_fast_failure_counts_as_load_and_fades() -> None:
-    failing, busy = endpoints(2)
-    for _ in range(5):
-        busy.begin(0.0)
-    failing.failed(0.0)
-    assert choose([failing, busy], 0.1, [], random.random) is busy
-    assert choose([failing, busy], 10.0, [], random.random) is failing
-
-
-def test_the_breaker_opens_probes_once_and_closes() -> None:
-    bad, good = endpoints(2)
-    for _ in range(FAILURES_TO_OPEN):
-        bad.failed(0.0)
-    assert not bad.available(OPEN_S - 0.1)
-    good.outstanding = 100
-    assert choose([bad, good], OPEN_S - 0.1, [], random.random) is good
-    assert choose([bad, good], OPEN_S + 30, [], random.random) is bad
-    assert bad.begin(OPEN_S + 30)
-    assert choose([bad, good], OPEN_S + 30, [], random.random) is good, "one probe at a time"
-    bad.succeeded()
-    bad.end(True)
-    assert bad.available(OPEN_S + 30)
-    assert bad.failures == 0
-
-
-def test_a_failed_probe_opens_the_breaker_for_longer() -> None:
-    (endpoint,) = endpoints(1)
-    for _ in range(FAILURES_TO_OPEN):
-        endpoint.failed(0.0)
-    now = OPEN_S + 0.1
-    probe = endpoint.begin(now)
-    endpoint.failed(now)
-    endpoint.end(probe)
-    assert not endpoint.available(now + OPEN_S + 0.1)
-    assert endpoint.available(now + 2 * OPEN_S + 0.1)
-
-
-def test_a_model_whose_breakers_are_all_open_tries_the_least_bad_one() -> None:
-    first, second = endpoints(2)
-    for _ in range(FAILURES_TO_OPEN):
-        first.failed(5.0)
-        second.failed(4.0)
-    assert choose([first, second], 5.5, [], random.random) is second
-
-
-def test_a_client_error_never_opens_a_breaker_and_closes_an_open_one() -> None:
-    (endpoint,) = endpoints(1)
-    for _ in range(FAILURES_TO_OPEN):
-        endpoint.failed(0.0)
-    endpoint.answered()
-    assert endpoint.available(0.0)
-
-
 def test_only_newer_tables_and_those_of_another_epoch_replace() -> None:
     routing = RoutingTable(idle_limit_s=4.0)
-    assert routing.apply(table("a", 5))
-    assert not routing.apply(table("a", 5))
-    assert not routing.apply(table("a", 4))
-    assert routing.apply(table("a", 6))
-    assert routing.apply(table("b", 1))
+    assert routing.apply(table("a", 5), 0.0)
+    assert not routing.apply(table("a", 5), 0.0)
+    assert not routing.apply(table("a", 4), 0.0)
+    assert routing.apply(table("a", 6), 0.0)
+    assert routing.apply(table("b", 1), 0.0)
     assert routing.version == TableVersion("b", 1)
 
 
 def test_an_endpoints_state_survives_the_replacement_of_tables() -> None:
     routing = RoutingTable(idle_limit_s=4.0)
-    routing.apply(table("a", 1, ModelRoute(name="m", endpoints=[route("r1")])))
+    routing.apply(table("a", 1, ModelRoute(name="m", endpoints=[route("r1")])), 0.0)
     (endpoint,) = routing.models["m"].endpoints
     endpoint.begin(0.0)
-    routing.apply(table("a", 2, ModelRoute(name="m", endpoints=[route("r2"), route("r1", api_key="k")])))
+    routing.apply(table("a", 2, ModelRoute(name="m", endpoints=[route("r2"), route("r1", api_key="k")])), 0.0)
     assert routing.models["m"].endpoints[1] is endpoint
     assert b"authorization: Bearer k\r\n" in endpoint.head
-    routing.apply(table("a", 3, ModelRoute(name="m")))
+    routing.apply(table("a", 3, ModelRoute(name="m")), 0.0)
     assert routing.in_flight() == {"r1": 1}
     assert endpoint.retired
     assert endpoint.end(False)
@@ -119,14 +46,57 @@ def test_an_endpoints_state_survives_the_replacement_of_tables() -> None:
 
 def test_a_name_wins_over_an_alias() -> None:
     routing = RoutingTable(idle_limit_s=4.0)
-    routing.apply(table("a", 1, ModelRoute(name="x", aliases=["y", "z"]), ModelRoute(name="y")))
+    routing.apply(table("a", 1, ModelRoute(name="x", aliases=["y", "z"]), ModelRoute(name="y")), 0.0)
     assert {name: model.name for name, model in routing.models.items()} == {"x": "x", "y": "y", "z": "x"}
+
+
+def test_a_models_budget_and_its_ring_survive_tables_that_say_the_same_of_it() -> None:
+    routing = RoutingTable(idle_limit_s=4.0)
+    two = ModelRoute(name="m", aliases=["n"], endpoints=[route("a"), route("b")], prefix_affinity=True)
+    routing.apply(table("a", 1, two), 0.0)
+    before = routing.models["m"]
+    assert before.pool.ring is not None
+    routing.apply(table("b", 1, two, ModelRoute(name="n")), 1.0)
+    after = routing.models["m"]
+    assert after.budget is before.budget
+    assert after.pool.ring is before.pool.ring
+    assert routing.models["n"].budget is not before.budget, "it was an alias of another model"
+    wider = ModelRoute(name="m", endpoints=[route("a", concurrency=3), route("b")], prefix_affinity=True)
+    routing.apply(table("b", 2, wider), 2.0)
+    assert routing.models["m"].pool.ring is not before.pool.ring
+    routing.apply(table("b", 3, ModelRoute(name="m", endpoints=[route("a")], prefix_affinity=True)), 3.0)
+    assert routing.models["m"].pool.ring is None, "one endpoint needs no ring"
+
+
+def test_an_endpoint_that_comes_later_or_comes_back_starts_slowly() -> None:
+    routing = RoutingTable(idle_limit_s=4.0)
+    routing.apply(table("a", 1, ModelRoute(name="m", endpoints=[route("a")])), 0.0)
+    routing.apply(table("a", 2, ModelRoute(name="m", endpoints=[route("a"), route("b")])), 100.0)
+    a, b = routing.models["m"].endpoints
+    assert (a.weight(100.0), b.weight(100.0)) == (1.0, SLOW_START_LEAST)
+    assert b.weight(100.0 + SLOW_START_S) == 1.0
+    a.begin(100.0)
+    routing.apply(table("a", 3, ModelRoute(name="m", endpoints=[route("b")])), 200.0)
+    routing.apply(table("a", 4, ModelRoute(name="m", endpoints=[route("a"), route("b")])), 300.0)
+    assert routing.models["m"].endpoints[0] is a
+    assert a.weight(300.0) == SLOW_START_LEAST
+
+
+def test_breakers_that_are_not_closed_are_told() -> None:
+    routing = RoutingTable(idle_limit_s=4.0)
+    routing.apply(table("a", 1, ModelRoute(name="m", endpoints=[route("a"), route("b")])), 0.0)
+    for _ in range(FAILURES_TO_OPEN):
+        routing.models["m"].endpoints[0].failed(0.0, False)
+    assert routing.breakers(0.0) == {"a": "open"}
+    assert routing.breakers(OPEN_S) == {"a": "half_open"}
+    routing.apply(table("a", 2, ModelRoute(name="m", endpoints=[route("b")])), 0.0)
+    assert routing.breakers(0.0) == {}
 
 
 @pytest.mark.parametrize("fields", [{"api_key": "a\r\nx: y"}, {"base_path": "/a b"}, {"api_key": "ü"}])
 def test_an_endpoint_that_could_smuggle_headers_is_left_out(fields: dict[str, str]) -> None:
     routing = RoutingTable(idle_limit_s=4.0)
-    routing.apply(table("a", 1, ModelRoute(name="m", endpoints=[route("bad", **fields), route("good")])))
+    routing.apply(table("a", 1, ModelRoute(name="m", endpoints=[route("bad", **fields), route("good")])), 0.0)
     assert [endpoint.id for endpoint in routing.models["m"].endpoints] == ["good"]
     assert "bad" in routing.problems[0]
     assert "ü" not in routing.problems[0]

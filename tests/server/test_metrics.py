@@ -14,6 +14,7 @@ from llmgw.messages.agent import FabricOffer, Gpu, Inventory, Port, Register
 from llmgw.messages.findings import Finding
 from llmgw.messages.routes import Outcome, Telemetry
 from llmgw.pki.expiry import CertificateEnd
+from llmgw.server.catalogs import static_endpoints
 from llmgw.server.hub import Clock, Hub
 from llmgw.server.ids import RandomIds
 from llmgw.server.metrics import CHECKS_MAX, Metrics, Source
@@ -106,6 +107,8 @@ def test_an_empty_server_has_every_family_and_keeps_to_the_rules() -> None:
         "llmgw_certificate_seconds_left",
         "llmgw_requests",
         "llmgw_retries",
+        "llmgw_retries_refused",
+        "llmgw_endpoint_breakers",
         "llmgw_request_first_byte_seconds",
         "llmgw_request_seconds",
         "llmgw_router_outcomes_dropped",
@@ -168,17 +171,42 @@ def test_requests_are_counted_by_model_and_status_and_timed() -> None:
     outcomes = [
         Outcome(model="org/m", endpoint="m-1", status=200, retries=1, first_byte_s=0.3, total_s=2.0),
         Outcome(model="", endpoint=None, status=404, error="model_not_found"),
+        Outcome(model="org/m", endpoint=None, status=502, retry_refused=True),
     ]
     world.hub.telemetry("r1", Telemetry(outcomes=outcomes, dropped=2))
     text = world.text()
     assert value(text, "llmgw_requests_total", model="org/m", status_class="2xx") == 1
     assert value(text, "llmgw_requests_total", model=OTHER, status_class="4xx") == 1
     assert value(text, "llmgw_retries_total", model="org/m") == 1
+    assert value(text, "llmgw_retries_refused_total", model="org/m") == 1
     assert value(text, "llmgw_router_outcomes_dropped_total") == 2
     assert value(text, "llmgw_request_first_byte_seconds_bucket", model="org/m", le="0.25") == 0
     assert value(text, "llmgw_request_first_byte_seconds_bucket", model="org/m", le="0.5") == 1
     assert value(text, "llmgw_request_seconds_sum", model="org/m") == 2.0
+    assert value(text, "llmgw_request_seconds_count", model="org/m") == 2
     assert value(text, "llmgw_request_seconds_count", model=OTHER) == 0
+
+
+def test_breakers_are_counted_once_however_many_routers_see_them_and_while_they_are_there() -> None:
+    world = World()
+    endpoints = [{"url": f"http://10.0.0.{number}:8000"} for number in range(3)]
+    catalog = Catalog.model_validate({"models": [{"name": "m", "endpoints": endpoints}]})
+    world.hub.set_catalog(
+        catalog, static_endpoints(catalog, None), Event("catalog", "revision 2", "applied", "test")
+    )
+    world.hub.release_routes()
+    world.hub.turn()
+    assert value(world.text(), "llmgw_endpoint_breakers", model="m", state="open") == 0
+    world.hub.telemetry("r1", Telemetry(breakers={"static:m:0": "open", "static:m:1": "half_open"}))
+    world.hub.telemetry("r2", Telemetry(breakers={"static:m:0": "open", "gone": "open"}))
+    text = world.text()
+    assert value(text, "llmgw_endpoint_breakers", model="m", state="open") == 1
+    assert value(text, "llmgw_endpoint_breakers", model="m", state="half_open") == 1
+    assert "gone" not in text
+    world.hub.router_gone("r1")
+    world.hub.telemetry("r2", Telemetry())
+    assert value(world.text(), "llmgw_endpoint_breakers", model="m", state="open") == 0
+    assert value(world.text(), "llmgw_endpoint_breakers", model="m", state="half_open") == 0
 
 
 def test_a_model_that_left_the_catalog_has_no_series_of_its_own_any_more() -> None:

@@ -15,7 +15,7 @@ def test_requests_are_counted_by_what_the_client_got() -> None:
         [
             Outcome(model="m", endpoint="m-1", status=200, first_byte_s=0.2, total_s=3.0),
             Outcome(model="m", endpoint="m-1", status=200, retries=2, first_byte_s=0.02, total_s=0.02),
-            Outcome(model="m", endpoint=None, status=503, total_s=0.001),
+            Outcome(model="m", endpoint=None, status=503, total_s=0.001, retry_refused=True),
             Outcome(model="m", endpoint="m-1", status=499, total_s=1.0),
             Outcome(model="m", endpoint="m-1", status=0, total_s=1.0),
         ],
@@ -24,7 +24,7 @@ def test_requests_are_counted_by_what_the_client_got() -> None:
     )
     model = tally.models["m"]
     assert model.by_status == {"2xx": 2, "5xx": 2, "client_left": 1}
-    assert (model.retries, tally.dropped) == (2, 3)
+    assert (model.retries, model.retries_refused, tally.dropped) == (2, 1, 3)
     assert sum(model.first_byte.counts) == 2
     assert sum(model.total.counts) == 5
 

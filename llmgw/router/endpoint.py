@@ -1,0 +1,147 @@
+"""What a router knows of one endpoint: where it is, what it has to do, what it can take, and how it fails.
+
+Pure: time is an argument, in seconds of a monotonic clock. It merely carries its idle connections.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from llmgw.config.addresses import join_host_port
+from llmgw.messages.routes import RouteEndpoint
+from llmgw.router.breaker import Breaker
+
+if TYPE_CHECKING:
+    from llmgw.router.upstream import UpstreamConnection
+
+# What a failure weighs against outstanding requests, and how fast that fades. Without it, an endpoint that
+# fails at once always has the fewest outstanding and draws everything.
+FAILURE_LOAD = 8.0
+FAILURE_HALF_LIFE_S = 2.0
+_LOAD_FORGOTTEN = 0.05
+# A new engine compiles, fills its caches and grows its batches on its first requests: it gets its share slowly.
+SLOW_START_S = 15.0
+SLOW_START_LEAST = 0.1
+
+
+class Endpoint:
+    """An endpoint of one model with what this router knows of it. Survives the replacement of tables.
+
+    `head` is what stands before the request's own headers: Host and, when the engine has a key, Authorization.
+    """
+
+    __slots__ = (
+        "_failure_load_at",
+        "base_path",
+        "breaker",
+        "capacity",
+        "concurrency",
+        "failure_load",
+        "head",
+        "id",
+        "idle",
+        "idle_limit_s",
+        "outstanding",
+        "retired",
+        "route",
+        "slow_since",
+    )
+
+    def __init__(self, route: RouteEndpoint, *, idle_limit_s: float, now: float = -math.inf) -> None:
+        """`now` is when it starts to take its share; one that has been there for ever takes it whole."""
+        self.outstanding = 0
+        self.breaker = Breaker()
+        self.capacity = 1.0
+        """What it takes in proportion to the model's other endpoints."""
+        self.retired = False
+        self.idle: list[UpstreamConnection] = []
+        self.idle_limit_s = idle_limit_s
+        self.slow_since: float | None = now
+        """None once it takes its whole share: `weight` is its capacity then."""
+        self.failure_load = 0.0
+        """0 when there is none left: `load` is what is outstanding then. The hot path looks at both itself."""
+        self._failure_load_at = 0.0
+        self.update(route, now)
+
+    def update(self, route: RouteEndpoint, now: float) -> None:
+        """Take what a newer table says. Raises ValueError when key or path could not stand in a header."""
+        head = f"host: {join_host_port(route.host, route.port)}\r\n"
+        if route.api_key is not None:
+            head += f"authorization: Bearer {route.api_key}\r\n"
+        base_path = route.base_path.rstrip("/")
+        if any(not 0x20 < ord(char) < 0x7F for char in (route.api_key or "") + base_path + route.host):
+            raise ValueError(f"endpoint {route.id}: its host, path or key holds a character no header can carry")
+        self.route = route
+        self.id = route.id
+        self.concurrency: float = math.inf if route.concurrency is None else route.concurrency
+        self.base_path = base_path.encode("ascii")
+        self.head = head.encode("ascii")
+        if self.retired:
+            self.retired = False
+            self.slow_since = now
+
+    # What it has to do.
+
+    def load(self, now: float) -> float:
+        """Outstanding requests, and what is left of recent failures."""
+        if not self.failure_load:
+            return self.outstanding
+        left = self.failure_load * math.pow(0.5, (now - self._failure_load_at) / FAILURE_HALF_LIFE_S)
+        if left < _LOAD_FORGOTTEN:
+            self.failure_load = left = 0.0
+        return self.outstanding + left
+
+    def weight(self, now: float) -> float:
+        """The share that it takes now: its capacity, less while it is new."""
+        since = self.slow_since
+        if since is None:
+            return self.capacity
+        part = (now - since) / SLOW_START_S
+        if part >= 1.0:
+            self.slow_since = None
+            return self.capacity
+        return self.capacity * max(SLOW_START_LEAST, part)
+
+    def pressure(self, now: float) -> float:
+        """How loaded one more request would leave it, for its weight."""
+        if self.slow_since is None and not self.failure_load:
+            return (self.outstanding + 1.0) / self.capacity
+        return (self.load(now) + 1.0) / self.weight(now)
+
+    def usable(self, now: float) -> bool:
+        """True when it may be sent a request: its breaker allows it, and it has room for one."""
+        breaker = self.breaker
+        return (not breaker.open_until or breaker.available(now)) and self.outstanding < self.concurrency
+
+    # What becomes of its requests.
+
+    def begin(self, now: float) -> bool:
+        """A request is sent here. True when it is the probe of a half-open breaker."""
+        self.outstanding += 1
+        breaker = self.breaker
+        return bool(breaker.open_until) and breaker.begin(now)
+
+    def end(self, probe: bool) -> bool:
+        """A request is over; `probe` when it was one and told nothing. True when the endpoint has none left."""
+        self.outstanding -= 1
+        if probe:
+            self.breaker.give_up()
+        return not self.outstanding
+
+    def failed(self, now: float, probe: bool) -> bool:
+        """A connection failed, an answer never came, or it was a 5xx. True when that opens its breaker."""
+        self.failure_load = self.load(now) - self.outstanding + FAILURE_LOAD
+        self._failure_load_at = now
+        return self.breaker.failed(now, probe)
+
+    def succeeded(self, now: float) -> bool:
+        """Body bytes of an answer that was no error came. True when that closes its breaker."""
+        if not self.breaker.failures or not self.breaker.succeeded():
+            return False
+        self.slow_since = now
+        return True
+
+    def answered(self, now: float) -> bool:
+        """A 4xx: never a failure, and proof enough for a breaker that is open. True when that closes it."""
+        return bool(self.breaker.open_until) and self.succeeded(now)

@@ -1,0 +1,64 @@
+"""The endpoints that one request is sent to: which is next, and whether there may be another (invariant 8).
+
+Pure: time and randomness are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llmgw.router.endpoint import Endpoint
+from llmgw.router.limits import ATTEMPTS_MAX, DEATHS_MAX
+from llmgw.router.table import Model
+
+
+class Tries:
+    """What has been tried for one request, each endpoint once."""
+
+    __slots__ = ("_deaths", "_model", "_point", "_rand", "_tried", "refused")
+
+    def __init__(self, model: Model, rand: Callable[[], float], point: int | None) -> None:
+        """`point` is where the request's conversation stands on the model's ring; `rand` is uniform in [0, 1)."""
+        self._model = model
+        self._rand = rand
+        self._point = point
+        self._tried: list[Endpoint] = []
+        self._deaths = 0
+        self.refused = False
+        """True when another engine could have been asked, and the budget was spent."""
+
+    @property
+    def retries(self) -> int:
+        """Endpoints that were tried after the first."""
+        return max(0, len(self._tried) - 1)
+
+    def another(self, now: float, *, deaths: int = 0) -> Endpoint | None:
+        """The endpoint for the next try; None when there may be none. `deaths`: so many more than are counted."""
+        tried = self._tried
+        if self._deaths + deaths >= DEATHS_MAX or len(tried) >= ATTEMPTS_MAX:
+            return None
+        endpoint = self._model.pool.choose(now, tried, self._rand, self._point)
+        if endpoint is not None and tried and not self._model.budget.allows(now):
+            self.refused = True
+            return None
+        return endpoint
+
+    def begin(self, endpoint: Endpoint, now: float) -> None:
+        """It is tried. The first adds to the model's budget, the others are taken from it."""
+        budget = self._model.budget
+        if self._tried:
+            budget.spend(now)
+        else:
+            budget.request()
+        self._tried.append(endpoint)
+
+    def again(self, now: float) -> bool:
+        """The same endpoint once more, since its kept connection was closed; False when the budget is spent."""
+        if self._model.budget.spend(now):
+            return True
+        self.refused = True
+        return False
+
+    def died(self) -> None:
+        """The endpoint that was tried last had the request, which may be what it died of."""
+        self._deaths += 1
