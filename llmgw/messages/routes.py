@@ -65,13 +65,18 @@ class RouteTable(msgspec.Struct, frozen=True, kw_only=True, tag="table"):
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
-    """A router's first frame on every connection."""
+    """A router's first frame on every connection.
+
+    The sockets that it listens on come with the frame's first byte (SCM_RIGHTS, unix(7)), so that whoever starts
+    its replacement has them. `draining`: it accepts no more, and ends when its requests have.
+    """
 
     router_id: str
     pid: int
     software_version: str
     listen: str
     table: RouteTable | None = None
+    draining: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +98,7 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     `acked` is the version this router routes by now. `in_flight` counts requests by endpoint id, endpoints that
     are no longer in the table included; an id that is missing has none. `alive` names endpoints that gave
     body bytes or answered since the last frame; `refused` those whose connection failed. `dropped` counts
-    outcomes that were thrown away, oldest first, because nobody read.
+    outcomes that were thrown away, oldest first, because nobody read. `draining` is as in `Hello`.
     """
 
     acked: TableVersion | None = None
@@ -102,6 +107,13 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     refused: list[str] = []
     outcomes: list[Outcome] = []
     dropped: int = 0
+    draining: bool = False
+
+
+class RouterShare(msgspec.Struct, frozen=True, kw_only=True, tag="share"):
+    """This router is one of so many: of the limits that hold for all together it has that part."""
+
+    workers: int
 
 
 class StopRouter(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
@@ -110,7 +122,7 @@ class StopRouter(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     drain_s: float = 0.0
 
 
-FromServer = RouteTable | StopRouter
+FromServer = RouteTable | RouterShare | StopRouter
 FromRouter = Hello | Telemetry
 
 ErrorType = Literal["invalid_request_error", "not_found_error", "server_error", "service_unavailable"]

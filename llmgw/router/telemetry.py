@@ -30,7 +30,7 @@ class TelemetryLog:
         """A connection to this endpoint could not be made."""
         self._refused.add(endpoint_id)
 
-    def take(self, table: RoutingTable) -> Telemetry:
+    def take(self, table: RoutingTable, *, draining: bool = False) -> Telemetry:
         """Everything since the last call, as one frame's message."""
         telemetry = Telemetry(
             acked=table.version,
@@ -39,6 +39,7 @@ class TelemetryLog:
             refused=sorted(self._refused),
             outcomes=list(self._outcomes),
             dropped=self._dropped,
+            draining=draining,
         )
         self.alive.clear()
         self._refused.clear()

@@ -74,14 +74,14 @@ def test_a_second_router_on_the_same_state_refuses(router) -> None:
     asyncio.run(router.serving())
     said = one_sentence(run(f"--state={router.state}", "--listen=127.0.0.1:0"))
     assert f"pid {router.process.pid}" in said
-    assert (router.state / "router.sock").exists()
+    assert (router.state / "router-0.sock").exists()
 
 
 def test_a_dead_routers_socket_file_is_replaced(new_router) -> None:
     async def main() -> None:
         first = await new_router().serving()
         first.stop()
-        assert (first.state / "router.sock").exists()
+        assert (first.state / "router-0.sock").exists()
         second = await new_router().serving()
         async with fleet_of(second) as fleet:
             assert fleet.hello[0].pid == second.process.pid
@@ -145,7 +145,7 @@ def test_a_started_router_inherits_the_socket_ignores_ctrl_c_and_survives_its_pa
         "from llmgw.config.listeners import bound_address, open_listener\n"
         "from llmgw.server.router_process import start_router\n"
         "sock = open_listener('127.0.0.1:0', 'listen')\n"
-        f"child = start_router(Path({str(state)!r}), sock, RouterSettings())\n"
+        f"child = start_router(Path({str(state)!r}), [sock], RouterSettings())\n"
         "print(child.pid, bound_address(sock), flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -177,14 +177,14 @@ def test_a_replacement_takes_over_the_socket_while_clients_queue_on_it(tmp_path:
     async def main() -> None:
         with open_listener("127.0.0.1:0", "listen") as sock:
             address = sock.getsockname()
-            first = start_router(tmp_path, sock, RouterSettings())
+            first = start_router(tmp_path, [sock], RouterSettings())
             log = tmp_path / "router.log"
             await until(lambda: f"(pid {first.pid})" in log.read_text(), "the first serves")
             first.send_signal(signal.SIGTERM)
             await until(lambda: first.poll() is not None, "the first has ended")
             client = Client(*await asyncio.open_connection(*address))  # queues: nobody accepts
             client.send(b"GET /health HTTP/1.1\r\nhost: gw\r\n\r\n")
-            second = start_router(tmp_path, sock, RouterSettings())
+            second = start_router(tmp_path, [sock], RouterSettings())
             assert (await client.answer()).status == 200
             client.close()
             second.kill()
@@ -344,5 +344,5 @@ def test_a_full_disk_does_not_keep_a_router_from_its_lock(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "pwrite", full)
-    with router_main._lock(tmp_path / "router.lock"):
+    with router_main._lock(tmp_path / "router-0.lock"):
         pass

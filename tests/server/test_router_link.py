@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from llmgw.messages.frames import ROUTER_SOCKET, encode_frame
+from llmgw.messages.frames import encode_frame
+from llmgw.messages.router_files import RouterFiles, worker_name
 from llmgw.messages.routes import Hello
 from llmgw.server.router_link import RouterLink
 
@@ -22,7 +23,7 @@ def test_it_ends_when_it_is_cancelled_in_whatever_step_after_its_router_went(tmp
             writers.append(writer)
             await reader.read()
 
-        server = await asyncio.start_unix_server(greet, tmp_path / ROUTER_SOCKET)
+        server = await asyncio.start_unix_server(greet, RouterFiles(tmp_path, worker_name(0)).socket)
         greeted, gone = asyncio.Event(), asyncio.Event()
         link = RouterLink(
             tmp_path,
