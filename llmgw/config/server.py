@@ -116,7 +116,7 @@ class RouterSettings(Model):
 
     workers: int | None = Field(None, ge=0, le=256)
     """How many processes accept clients. Default: one for two cores, at least one. `0`: this server starts none,
-    they are units of their own (docs/gateway.md)."""
+    they are units of their own (docs/routers.md)."""
     body_bytes_max: int = Field(64 * 1024 * 1024, ge=1024, le=4 * 1024**3)
     """A larger request is answered with 413."""
     connect_timeout: Duration = Field(5.0, gt=0)

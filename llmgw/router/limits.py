@@ -18,7 +18,7 @@ LINGER_S = 30.0
 SHORT_LINGER_S = 2.0
 # So many clients beyond `connections_max` get a 503; further ones are just cut.
 OVERFLOW_CONNECTIONS_MAX = 256
-# A draining router keeps connections without a request for so long: one may be on the way, and would meet a reset.
+# A draining router keeps connections without a request for so long: one may be on the way.
 DRAIN_IDLE_S = 1.0
 # Below uvicorn's 5 s, which vLLM and SGLang leave as it is; an engine that names its limit is believed.
 UPSTREAM_IDLE_S = 4.0

@@ -62,7 +62,7 @@ def _missing(config: ServerConfig, wanted: int, log: Path) -> Finding:
         where="router",
         what=f"no router runs on the state folder {config.state}, so nobody is served",
         why="router.workers is 0: this server starts none",
-        remedy="start their units (systemctl start 'llmgw-router@*'), or have the server start some (router.workers)",
+        remedy="start their units (systemctl start 'llmgw-router@*'), or raise router.workers",
     )
 
 
