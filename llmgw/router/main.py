@@ -23,7 +23,6 @@ from llmgw import __version__
 from llmgw.config.addresses import split_host_port
 from llmgw.config.errors import SentenceError
 from llmgw.config.listeners import (
-    BACKLOG,
     bound_address,
     inherited_listener,
     open_listener,
@@ -31,6 +30,7 @@ from llmgw.config.listeners import (
 )
 from llmgw.messages.router_files import RouterFiles, worker_name
 from llmgw.messages.routes import Hello
+from llmgw.router.acceptor import Acceptor
 from llmgw.router.control import ControlServer
 from llmgw.router.control_socket import ControlSocket
 from llmgw.router.limits import Limits
@@ -114,7 +114,8 @@ async def _serve(options: RouterOptions, listeners: list[socket.socket], control
 
     control = ControlServer(service, table_file, hello=hello, stop=stop, listeners=open_listeners)
     _handle_signals(loop, options, stop, stopped)
-    servers = [await loop.create_server(service.accept, sock=sock, backlog=BACKLOG) for sock in listeners]
+    acceptor = Acceptor(service, listeners)
+    acceptor.start()
     await control_socket.serve(control.accept)
     background = [loop.create_task(service.sweep()), loop.create_task(control.run())]
     background.append(loop.create_task(control_socket.keep(control.accept)))
@@ -125,8 +126,7 @@ async def _serve(options: RouterOptions, listeners: list[socket.socket], control
     log.info("serving on %s (pid %d)", ", ".join(map(bound_address, listeners)), os.getpid())
     drain_s = await stopped
     log.info("stopping: no more connections, running requests have %g s", drain_s)
-    for server in servers:
-        server.close()
+    await acceptor.close()
     service.draining = True
     control.notify(True)
     await service.drain(drain_s)

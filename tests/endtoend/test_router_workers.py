@@ -21,7 +21,9 @@ import pytest
 
 from llmgw.config.listeners import open_listener
 from llmgw.sim.load import Load
-from tests.endtoend.conftest import until
+from llmgw.sim.scenarios.judge import Judge
+from llmgw.sim.scenarios.server_restart import server_restart
+from tests.endtoend.conftest import RunningFleet, until
 from tests.endtoend.servers import Server, server
 from tests.engines.running import Program, sim_engine
 from tests.server.exposition import families
@@ -160,6 +162,32 @@ def test_a_server_that_is_killed_takes_both_over_under_load(start: Callable[...,
             os.kill(pid, signal.SIGKILL)
         ask_anew(running)
         until(lambda: len(serving(running)) == 2, 20, running.log)
+
+
+def test_a_fleet_behind_two_routers_comes_back_and_its_stops_wait_for_both(tmp_path: Path) -> None:
+    fleet = RunningFleet(tmp_path / "demo", routers=2)
+    try:
+        fleet.wait_ready()
+        lines: list[str] = []
+        judge = Judge(lines.append)
+        fleet.run(server_restart(fleet.demo, judge))
+        assert not judge.failures, "\n".join(lines)
+        assert fleet.demo.last_words("server", 400).count("imported a router's table") == 2
+
+        async def restarted() -> list[str | None]:
+            load = Load(fleet.demo.api, ["demo/small"], clients=8, tokens=40)
+            load.start()
+            await asyncio.to_thread(fleet.ctl, "restart", replica)
+            await asyncio.to_thread(
+                until, lambda: replica not in {r["replica_id"] for r in fleet.get("replicas")}, 40
+            )
+            await load.stop()
+            return [request.outcome for request in load.failed]
+
+        replica = fleet.ready("demo/small")[0]["replica_id"]
+        assert asyncio.run(restarted()) == []
+    finally:
+        fleet.close()
 
 
 def test_another_number_is_reached_without_a_failed_request(start: Callable[..., Any]) -> None:
