@@ -45,7 +45,7 @@ class Acceptor:
             self._watch(sock)
 
     async def close(self) -> None:
-        """Accept no more. Who waits is left to the others that have these sockets; who was accepted is a client."""
+        """Accept no more. Who waits is left to the others that have these sockets."""
         for sock in self._listeners:
             self._pause(sock)
             sock.close()

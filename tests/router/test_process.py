@@ -117,6 +117,42 @@ def test_sigterm_lets_running_requests_end_and_refuses_new_connections(new_route
     asyncio.run(main())
 
 
+def test_a_draining_router_answers_once_more_on_connections_that_it_promised_to_keep(new_router) -> None:
+    async def main() -> None:
+        router = await new_router().serving()
+        async with fleet_of(router) as fleet:
+            go_on = asyncio.Event()
+
+            async def script(seen, reader, writer) -> None:
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ngo")
+                await go_on.wait()
+                writer.write(b"od")
+
+            (engine,) = await fleet.serve(script)
+            idle, busy = await fleet.client(), await fleet.client()
+            idle.send(b"GET /health HTTP/1.1\r\nhost: gw\r\n\r\n")
+            await idle.answer()
+            busy.send(post())
+            (
+                _,
+                headers,
+            ) = await busy.head()  # this answer has begun, and its head promises a connection that is kept
+            assert headers.get("connection") != "close"
+            router.process.send_signal(signal.SIGTERM)
+            await until(lambda: "stopping" in router.log_path.read_text(), "it stops")
+            idle.send(post())
+            go_on.set()
+            assert await busy.reader.readexactly(4) == b"good"
+            busy.send(b"GET /health HTTP/1.1\r\nhost: gw\r\n\r\n")
+            for client in (idle, busy):
+                answer = await client.answer()
+                assert (answer.status, answer.headers["connection"]) == (200, "close")
+            assert len(engine.requests) == 2
+            await until(lambda: router.process.poll() == 0, "it has ended")
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("again", [True, False], ids=["a second signal", "the drain limit"])
 def test_a_drain_has_an_end(new_router, again: bool) -> None:
     async def main() -> None:
