@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
 import contextlib
 import logging
@@ -165,5 +166,11 @@ async def _first_bytes(sock: socket.socket) -> tuple[bytes, list[socket.socket]]
         await readable.wait()
     finally:
         loop.remove_reader(sock)
-    data, descriptors, _, _ = socket.recv_fds(sock, 1, _SOCKETS_MAX, socket.MSG_CMSG_CLOEXEC)
+    descriptors = array.array("i")
+    # Not recv_fds: it takes flags and does not use them (CPython 3.11), and children would inherit the sockets.
+    space = socket.CMSG_LEN(_SOCKETS_MAX * descriptors.itemsize)
+    data, ancillary, _, _ = sock.recvmsg(1, space, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, payload in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(payload[: len(payload) // descriptors.itemsize * descriptors.itemsize])
     return data, [socket.socket(fileno=descriptor) for descriptor in descriptors]

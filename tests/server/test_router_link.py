@@ -13,8 +13,7 @@ from llmgw.messages.routes import Hello, ModelRoute, RouteTable, TableVersion
 from llmgw.router.table_file import TableFile
 from llmgw.server.router_link import RouterLink
 from llmgw.server.router_process import start_router
-from tests.router.conftest import new_router  # noqa: F401 - a fixture
-from tests.router.support import Client, until
+from tests.router.support import Client, RouterProcess, until
 
 HELLO = Hello(router_id="r1", pid=1, software_version="1", listen="127.0.0.1:1")
 
@@ -58,9 +57,11 @@ def test_it_ends_when_it_is_cancelled_in_whatever_step_after_its_router_went(tmp
     asyncio.run(main())
 
 
-def test_a_routers_sockets_come_with_its_greeting_and_outlive_it(new_router) -> None:  # type: ignore[no-untyped-def]
+def test_a_routers_sockets_come_with_its_greeting_and_outlive_it(tmp_path: Path) -> None:
+    router = RouterProcess(tmp_path)
+
     async def main() -> None:
-        router = await new_router().serving()
+        await router.serving()
         kept: list[socket.socket] = []
         link = RouterLink(
             router.state,
@@ -88,7 +89,10 @@ def test_a_routers_sockets_come_with_its_greeting_and_outlive_it(new_router) -> 
             next_one.kill()
             next_one.wait()
 
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    finally:
+        router.stop()
 
 
 def test_several_workers_write_one_table_file_and_it_is_always_whole(tmp_path: Path) -> None:
