@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import msgspec
 import psutil
 import pytest
 
 from llmgw.config.listeners import open_listener
+from llmgw.messages.routes import RouteTable
 from llmgw.sim.load import Load
 from llmgw.sim.scenarios.judge import Judge
 from llmgw.sim.scenarios.server_restart import server_restart
@@ -188,6 +190,30 @@ def test_a_fleet_behind_two_routers_comes_back_and_its_stops_wait_for_both(tmp_p
         assert asyncio.run(restarted()) == []
     finally:
         fleet.close()
+
+
+def test_one_that_hangs_keeps_neither_clients_nor_route_changes_from_the_other(start: Callable[..., Any]) -> None:
+    with start(2) as running:
+        until(lambda: len(serving(running)) == 2)
+        stopped = pids(running)["router-0"]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            running.kill()
+            running.start_again()
+            until(lambda: "router-silent" in problems(running), 20, running.log)
+            with httpx.Client(trust_env=False, timeout=20) as client:
+                assert client.get(f"{running.api}/health").status_code == 200
+            version = running.get("server")["epoch"]
+
+            def routed_by() -> str:
+                table = msgspec.msgpack.decode((running.state / "routes.msgpack").read_bytes(), type=RouteTable)
+                return table.version.epoch
+
+            until(lambda: routed_by() == version, 20, running.log)
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        until(lambda: stopped in serving(running), 20, running.log)
+        assert len(alive(running)) == 2
 
 
 def test_another_number_is_reached_without_a_failed_request(start: Callable[..., Any]) -> None:
