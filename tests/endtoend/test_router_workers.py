@@ -322,7 +322,7 @@ def test_routers_that_are_units_are_found_and_left_alone(start: Callable[..., An
                 units.start(0)  # who came while there was none has waited
                 clients.serve()
             assert clients.failed == []
-            assert "router-missing" not in problems(running)
+            until(lambda: "router-missing" not in problems(running), 20, running.log)
 
 
 def problems(running: Server) -> set[str]:
