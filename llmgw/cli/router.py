@@ -1,4 +1,4 @@
-"""`llmgw router`: one data-plane process. The server starts it by itself; under systemd it is a unit."""
+"""`llmgw router`: one data-plane process. The server starts them by itself; under systemd each is a unit."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ def router(
     state: Annotated[Path, typer.Option(help="Folder for the control socket and the route table.")],
     listen: Annotated[str | None, typer.Option(help="HOST:PORT of the model API.")] = None,
     listen_fd: Annotated[
-        int | None, typer.Option(help="Descriptor of a listening socket that the parent opened.")
+        list[int] | None, typer.Option(help="Descriptor of a listening socket that the parent opened.")
     ] = None,
+    worker: Annotated[
+        int, typer.Option(min=0, max=9999, help="Tells it from others on the same state folder.")
+    ] = 0,
+    share_of: Annotated[
+        int, typer.Option(min=1, help="Limits are for so many routers together, and this is one of them.")
+    ] = 1,
     body_bytes_max: Annotated[
         int, typer.Option(min=1024, help="Larger request bodies are answered with 413.")
     ] = 64 * 1024 * 1024,
@@ -29,6 +35,7 @@ def router(
     from llmgw.router.main import RouterOptions, run_router
 
     limits = Limits(
+        workers=share_of,
         body_bytes_max=body_bytes_max,
         connect_timeout_s=connect_timeout_s,
         connections_max=connections_max,
@@ -37,6 +44,11 @@ def router(
         drain_s=drain_s,
     )
     options = RouterOptions(
-        state=state, listen=listen, listen_fd=listen_fd, ignore_sigint=ignore_sigint, limits=limits
+        state=state,
+        listen=listen,
+        listen_fds=tuple(listen_fd or ()),
+        worker=worker,
+        ignore_sigint=ignore_sigint,
+        limits=limits,
     )
     run_router(options)

@@ -1,4 +1,7 @@
-"""Opens the listening sockets that the configuration names, and says in a sentence why one cannot be had."""
+"""The listening sockets of this process: opened as configured, or inherited from whoever started it.
+
+Why one cannot be had is said in a sentence.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from llmgw.config.addresses import HostPort, join_host_port, split_host_port
 from llmgw.config.errors import SentenceError
 
 BACKLOG = 4096
+_SYSTEMD_FIRST_FD = 3
 
 
 class ListenError(SentenceError):
@@ -55,6 +59,31 @@ def open_listeners(listen: HostPort, setting: str) -> list[socket.socket]:
     if not sockets:
         raise refused or ListenError(f"{listen} in {setting} has no address")
     return sockets
+
+
+def inherited_listener(descriptor: int) -> socket.socket:
+    """A socket that whoever started this process opened. Raises ListenError when it does not listen for TCP."""
+    try:
+        sock = socket.socket(fileno=descriptor)
+        listening = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as error:
+        raise ListenError(f"descriptor {descriptor} is no socket to listen on ({error.strerror})") from None
+    if not listening or sock.type != socket.SOCK_STREAM:
+        raise ListenError(f"descriptor {descriptor} is no listening TCP socket")
+    os.set_inheritable(descriptor, False)
+    sock.setblocking(False)
+    if sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def systemd_listeners() -> list[socket.socket]:
+    """The sockets of a socket unit (sd_listen_fds(3)), none without one; not passed on. Raises ListenError."""
+    count, pid = os.environ.pop("LISTEN_FDS", ""), os.environ.pop("LISTEN_PID", "")
+    os.environ.pop("LISTEN_FDNAMES", None)
+    if not count.isdigit() or pid != str(os.getpid()):
+        return []
+    return [inherited_listener(_SYSTEMD_FIRST_FD + index) for index in range(int(count))]
 
 
 def bound_address(sock: socket.socket) -> str:

@@ -114,6 +114,9 @@ class Liveness(Model):
 class RouterSettings(Model):
     """The data plane."""
 
+    workers: int | None = Field(None, ge=0, le=256)
+    """How many processes accept clients. Default: one for two cores, at least one. `0`: this server starts none,
+    they are units of their own (docs/routers.md)."""
     body_bytes_max: int = Field(64 * 1024 * 1024, ge=1024, le=4 * 1024**3)
     """A larger request is answered with 413."""
     connect_timeout: Duration = Field(5.0, gt=0)
@@ -121,7 +124,7 @@ class RouterSettings(Model):
     drain_grace: Duration = 60.0
     """How long streams of a stopping replica may go on."""
     connections_max: int = Field(10_000, ge=16, le=1_000_000)
-    """Client connections at a time; later ones wait in the listen queue."""
+    """Client connections at a time, of all workers together; later ones are answered with 503."""
 
 
 class Placement(Model):

@@ -1,4 +1,4 @@
-"""How messages lie on a Unix socket between control process and routers, and where that socket is.
+"""How messages lie on a Unix socket between control process and routers.
 
 A frame is a 4-byte big-endian length and that many bytes of MessagePack. Pure: bytes in, messages out.
 """
@@ -10,12 +10,6 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from llmgw.messages.routes import FRAME_BYTES_MAX
-
-# Files in the state folder. The router makes them; the control process only knows their names.
-ROUTER_SOCKET = "router.sock"
-ROUTER_TABLE = "routes.msgpack"
-ROUTER_LOCK = "router.lock"
-ROUTER_LOG = "router.log"
 
 _LENGTH_BYTES = 4
 _encode = msgspec.msgpack.Encoder().encode

@@ -75,13 +75,18 @@ class RouteTable(msgspec.Struct, frozen=True, kw_only=True, tag="table"):
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
-    """A router's first frame on every connection."""
+    """A router's first frame on every connection.
+
+    The sockets that it listens on come with the frame's first byte (SCM_RIGHTS, unix(7)), so that whoever starts
+    its replacement has them. `draining`: it accepts no more, and ends when its requests have.
+    """
 
     router_id: str
     pid: int
     software_version: str
     listen: str
     table: RouteTable | None = None
+    draining: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +111,7 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     are no longer in the table included; an id that is missing has none. `alive` names endpoints that gave
     body bytes or answered since the last frame; `refused` those whose connection failed. `dropped` counts
     outcomes that were thrown away, oldest first, because nobody read. `breakers` holds the state (`open`,
-    `half_open`) of each endpoint whose breaker is not closed.
+    `half_open`) of each endpoint whose breaker is not closed. `draining` is as in `Hello`.
     """
 
     acked: TableVersion | None = None
@@ -116,6 +121,13 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     outcomes: list[Outcome] = []
     dropped: int = 0
     breakers: dict[str, str] = {}
+    draining: bool = False
+
+
+class RouterShare(msgspec.Struct, frozen=True, kw_only=True, tag="share"):
+    """This router is one of so many: of the limits that hold for all together it has that part."""
+
+    workers: int
 
 
 class StopRouter(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
@@ -124,7 +136,7 @@ class StopRouter(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     drain_s: float = 0.0
 
 
-FromServer = RouteTable | StopRouter
+FromServer = RouteTable | RouterShare | StopRouter
 FromRouter = Hello | Telemetry
 
 ErrorType = Literal["invalid_request_error", "not_found_error", "server_error", "service_unavailable"]

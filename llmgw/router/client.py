@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from llmgw.router.errors import ApiError, busy, render
 from llmgw.router.limits import (
-    DRAIN_FRESH_S,
+    DRAIN_IDLE_S,
     EARLY_BYTES_MAX,
     LINGER_S,
     OVERFLOW_CONNECTIONS_MAX,
@@ -46,6 +46,7 @@ class ClientConnection(asyncio.Protocol):
         "_served",
         "_service",
         "_serving",
+        "_stays",
         "deadline",
         "paused",
         "stall_deadline",
@@ -69,6 +70,8 @@ class ClientConnection(asyncio.Protocol):
         self._overflows = False
         self._served = 0
         self._serving = False
+        self._stays = False
+        """What the head of the current answer promised: that the connection is kept."""
         self.paused = False
         self.deadline = NEVER
         self.stall_deadline = NEVER
@@ -177,7 +180,8 @@ class ClientConnection(asyncio.Protocol):
         """The answer of the current request has been written to its end: go on, or close."""
         self._exchange = None
         self._served += 1
-        alive = self.keeps_alive()
+        # A client that was promised the connection may have sent its next request already.
+        alive = self._stays and self._may_follow()
         self._current = None
         if alive:
             self._serve()
@@ -185,8 +189,12 @@ class ClientConnection(asyncio.Protocol):
             self._close()
 
     def keeps_alive(self) -> bool:
-        """Whether another answer may follow the current one."""
-        return not self._service.draining and (not self._reader.refusing or bool(self._reader.queue))
+        """Whether another answer may follow the current one; its head says so, and it is kept to."""
+        self._stays = not self._service.draining and self._may_follow()
+        return self._stays
+
+    def _may_follow(self) -> bool:
+        return not self._reader.refusing or bool(self._reader.queue)
 
     def close_after_answer(self) -> None:
         """The current answer ends with the connection."""
@@ -251,13 +259,11 @@ class ClientConnection(asyncio.Protocol):
         self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def drain(self) -> None:
-        """The router ends: idle connections close, fresh ones may send the request that is on its way."""
+        """The router ends: a connection without a request may still send the one that is on its way."""
         if self._current is not None or self._closing:
             return
-        if not self._served:
-            self.deadline = min(self.deadline, time.monotonic() + DRAIN_FRESH_S)
-        elif not self._reader.in_head and not self._reader.in_body:
-            self._close()
+        if not self._served or (not self._reader.in_head and not self._reader.in_body):
+            self.deadline = min(self.deadline, time.monotonic() + DRAIN_IDLE_S)
 
     # Deadlines.
 
@@ -267,7 +273,8 @@ class ClientConnection(asyncio.Protocol):
             self.deadline = now + limits.body_idle_timeout_s
         elif not self._reader.in_head:
             # A fresh connection owes a request; one that has had an answer may rest.
-            self.deadline = now + (limits.idle_timeout_s if self._served else limits.header_timeout_s)
+            idle_s = limits.idle_timeout_s if self._served else limits.header_timeout_s
+            self.deadline = now + (DRAIN_IDLE_S if self._service.draining else idle_s)
         elif self.deadline == NEVER:
             # A head that began behind the last request. It is not extended by what comes of it.
             self.deadline = now + limits.header_timeout_s

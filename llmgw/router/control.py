@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from llmgw.messages.frames import FrameError, FrameReader, encode_frame
-from llmgw.messages.routes import FromServer, Hello, RouteTable, StopRouter
+from llmgw.messages.routes import FromServer, Hello, RouterShare, RouteTable, StopRouter
+from llmgw.router.handing_over import hand_over
 from llmgw.router.limits import IDLE_NOTICE_S, TELEMETRY_S
 from llmgw.router.service import Service
 from llmgw.router.table_file import TableFile
@@ -27,11 +29,14 @@ class ControlServer:
         *,
         hello: Callable[[], Hello],
         stop: Callable[[float], None],
+        listeners: Callable[[], Sequence[socket.socket]] = tuple,
     ) -> None:
+        """`listeners` are given to every control process that connects."""
         self._service = service
         self._table_file = table_file
         self._hello = hello
         self._stop = stop
+        self._listeners = listeners
         self._connection: ControlConnection | None = None
         self._notice: asyncio.TimerHandle | None = None
         service.notify = self.notify
@@ -57,7 +62,8 @@ class ControlServer:
             self._notice = None
         connection = self._connection
         if connection is not None and not connection.paused:
-            telemetry = self._service.telemetry.take(self._service.table, time.monotonic())
+            service = self._service
+            telemetry = service.telemetry.take(service.table, time.monotonic(), draining=service.draining)
             connection.send(encode_frame(telemetry))
 
     async def run(self) -> None:
@@ -79,7 +85,7 @@ class ControlServer:
             log.info("a newer control process took over")
             self._connection.close()
         self._connection = connection
-        connection.send(encode_frame(self._hello()))
+        connection.greet(encode_frame(self._hello()), self._listeners())
 
     def disconnected(self, connection: ControlConnection) -> None:
         if self._connection is connection:
@@ -90,6 +96,8 @@ class ControlServer:
             return
         if isinstance(message, StopRouter):
             self._stop(message.drain_s)
+        elif isinstance(message, RouterShare):
+            self._service.share(message.workers)
         elif isinstance(message, RouteTable):
             if self._service.apply(message):
                 self._table_file.save(message)
@@ -109,6 +117,12 @@ class ControlConnection(asyncio.Protocol):
     def send(self, frame: bytes) -> None:
         if self._transport is not None:
             self._transport.write(frame)
+
+    def greet(self, frame: bytes, listeners: Sequence[socket.socket]) -> None:
+        """Write the first frame, and with its first byte hand over the listening sockets."""
+        if self._transport is not None:
+            written = hand_over(self._transport, frame, listeners) if listeners else 0
+            self._transport.write(frame[written:])
 
     def close(self) -> None:
         if self._transport is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MIB = 1024 * 1024
 
@@ -18,8 +18,8 @@ LINGER_S = 30.0
 SHORT_LINGER_S = 2.0
 # So many clients beyond `connections_max` get a 503; further ones are just cut.
 OVERFLOW_CONNECTIONS_MAX = 256
-# A draining router lets fresh connections, whose request may be on the way, send it.
-DRAIN_FRESH_S = 1.0
+# A draining router keeps connections without a request for so long: one may be on the way.
+DRAIN_IDLE_S = 1.0
 # Below uvicorn's 5 s, which vLLM and SGLang leave as it is; an engine that names its limit is believed.
 UPSTREAM_IDLE_S = 4.0
 UPSTREAM_IDLE_CONNECTIONS_MAX = 256
@@ -38,6 +38,8 @@ OUTCOMES_MAX = 4096
 class Limits:
     """What an operator may set. Times in seconds, sizes in bytes."""
 
+    workers: int = 1
+    """Of so many processes this one is one; what is held by all together is shared equally."""
     body_bytes_max: int = 64 * MIB
     """A larger request body is answered with 413."""
     connect_timeout_s: float = 5.0
@@ -55,4 +57,9 @@ class Limits:
     @property
     def bodies_bytes_max(self) -> int:
         """All request bodies held at a time; beyond it new ones are answered with 503."""
-        return max(1024 * MIB, 4 * self.body_bytes_max)
+        together = max(1024 * MIB, 4 * self.body_bytes_max)
+        return max(self.body_bytes_max, together // self.workers)
+
+    def share(self, workers: int) -> Limits:
+        """The limits of one of so many workers, of limits that are for all of them."""
+        return replace(self, workers=workers, connections_max=max(1, -(-self.connections_max // workers)))

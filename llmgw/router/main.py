@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,9 +22,15 @@ from typing import Any
 from llmgw import __version__
 from llmgw.config.addresses import split_host_port
 from llmgw.config.errors import SentenceError
-from llmgw.config.listeners import BACKLOG, bound_address, open_listener
-from llmgw.messages.frames import ROUTER_LOCK, ROUTER_SOCKET, ROUTER_TABLE
+from llmgw.config.listeners import (
+    bound_address,
+    inherited_listener,
+    open_listener,
+    systemd_listeners,
+)
+from llmgw.messages.router_files import RouterFiles, worker_name
 from llmgw.messages.routes import Hello
+from llmgw.router.acceptor import Acceptor
 from llmgw.router.control import ControlServer
 from llmgw.router.control_socket import ControlSocket
 from llmgw.router.limits import Limits
@@ -32,8 +39,8 @@ from llmgw.router.table_file import TableFile
 
 log = logging.getLogger(__name__)
 
-# sd_listen_fds(3): the first descriptor that systemd passes on.
-_SYSTEMD_FIRST_FD = 3
+LOCK_WAIT_S = 0.2
+"""Whoever looks whether a router lives holds its lock for an instant."""
 
 
 class StartError(SentenceError):
@@ -42,28 +49,37 @@ class StartError(SentenceError):
 
 @dataclass(frozen=True, kw_only=True)
 class RouterOptions:
-    """What `llmgw router` was told. One of `listen` and `listen_fd`, or sockets from systemd."""
+    """What `llmgw router` was told. One of `listen` and `listen_fds`, or sockets from systemd.
+
+    `worker` tells it from the others on the same state folder.
+    """
 
     state: Path
     listen: str | None = None
-    listen_fd: int | None = None
+    listen_fds: tuple[int, ...] = ()
+    worker: int = 0
     ignore_sigint: bool = False
     limits: Limits = field(default_factory=Limits)
+
+    @property
+    def files(self) -> RouterFiles:
+        return RouterFiles(self.state, worker_name(self.worker))
 
 
 def run_router(options: RouterOptions) -> None:
     """Run until stopped. Raises SentenceError when it cannot start."""
+    name = options.files.name
     logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s router %(levelname)s %(message)s"
+        level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {name} %(levelname)s %(message)s"
     )
     with contextlib.ExitStack() as stack:
-        state = _open_state(options.state)
-        stack.enter_context(_lock(state / ROUTER_LOCK))
+        _open_state(options.state)
+        stack.enter_context(_lock(options.files.lock))
         listeners = _listeners(options)
         for sock in listeners:
             stack.enter_context(sock)
-        control_socket = stack.enter_context(contextlib.closing(_control_socket(state / ROUTER_SOCKET)))
-        _raise_file_limit(options.limits.connections_max)
+        control_socket = stack.enter_context(contextlib.closing(_control_socket(options.files.socket)))
+        _raise_file_limit(options.limits.share(options.limits.workers).connections_max)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(options, listeners, control_socket))
 
@@ -71,7 +87,7 @@ def run_router(options: RouterOptions) -> None:
 async def _serve(options: RouterOptions, listeners: list[socket.socket], control_socket: ControlSocket) -> None:
     loop = asyncio.get_running_loop()
     service = Service(options.limits)
-    table_file = TableFile(options.state / ROUTER_TABLE)
+    table_file = TableFile(options.files.table, options.files.table_being_written)
     table = table_file.load()
     if table is not None:
         service.apply(table)
@@ -90,11 +106,16 @@ async def _serve(options: RouterOptions, listeners: list[socket.socket], control
             software_version=__version__,
             listen=listen,
             table=service.table.snapshot,
+            draining=stopped.done(),
         )
 
-    control = ControlServer(service, table_file, hello=hello, stop=stop)
+    def open_listeners() -> list[socket.socket]:
+        return [] if stopped.done() else listeners
+
+    control = ControlServer(service, table_file, hello=hello, stop=stop, listeners=open_listeners)
     _handle_signals(loop, options, stop, stopped)
-    servers = [await loop.create_server(service.accept, sock=sock, backlog=BACKLOG) for sock in listeners]
+    acceptor = Acceptor(service, listeners)
+    acceptor.start()
     await control_socket.serve(control.accept)
     background = [loop.create_task(service.sweep()), loop.create_task(control.run())]
     background.append(loop.create_task(control_socket.keep(control.accept)))
@@ -105,8 +126,9 @@ async def _serve(options: RouterOptions, listeners: list[socket.socket], control
     log.info("serving on %s (pid %d)", ", ".join(map(bound_address, listeners)), os.getpid())
     drain_s = await stopped
     log.info("stopping: no more connections, running requests have %g s", drain_s)
-    for server in servers:
-        server.close()
+    await acceptor.close()
+    service.draining = True
+    control.notify(True)
     await service.drain(drain_s)
     control.close()
     control_socket.stop()
@@ -144,7 +166,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return factory  # type: ignore[no-any-return]
 
 
-def _open_state(state: Path) -> Path:
+def _open_state(state: Path) -> None:
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         if state.stat().st_mode & 0o077:
@@ -153,7 +175,6 @@ def _open_state(state: Path) -> Path:
         raise StartError(
             f"the state folder {state} cannot be used ({error.strerror}); name another with --state"
         ) from None
-    return state
 
 
 @contextlib.contextmanager
@@ -164,14 +185,12 @@ def _lock(path: Path) -> Iterator[None]:
     except OSError as error:
         raise StartError(f"the lock {path} cannot be opened ({error.strerror})") from None
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _locked(descriptor):
             owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
             raise StartError(
-                f"another router (pid {owner or 'unknown'}) runs on the state folder {path.parent}; "
-                "stop it first, or give this one a folder of its own with --state"
-            ) from None
+                f"another router (pid {owner or 'unknown'}) is {path.stem} on the state folder {path.parent}; "
+                "stop it first, or give this one another number with --worker or a folder of its own with --state"
+            )
         # Only for the sentence above: a full disk must not keep a gateway from coming back.
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, 0)
@@ -181,11 +200,24 @@ def _lock(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _locked(descriptor: int) -> bool:
+    until = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
+
+
 def _listeners(options: RouterOptions) -> list[socket.socket]:
     """The sockets to accept from: those of systemd, else the parent's, else one of our own."""
-    inherited = _systemd_sockets()
-    if options.listen_fd is not None:
-        inherited = [_inherited(options.listen_fd)]
+    inherited = systemd_listeners()
+    if options.listen_fds:
+        inherited = [inherited_listener(descriptor) for descriptor in options.listen_fds]
     if inherited:
         return inherited
     if options.listen is None:
@@ -195,28 +227,6 @@ def _listeners(options: RouterOptions) -> list[socket.socket]:
     except ValueError as error:
         raise StartError(f"--listen: {error}") from None
     return [open_listener(options.listen, "--listen")]
-
-
-def _systemd_sockets() -> list[socket.socket]:
-    count, pid = os.environ.pop("LISTEN_FDS", ""), os.environ.pop("LISTEN_PID", "")
-    if not count.isdigit() or pid != str(os.getpid()):
-        return []
-    return [_inherited(_SYSTEMD_FIRST_FD + index) for index in range(int(count))]
-
-
-def _inherited(descriptor: int) -> socket.socket:
-    try:
-        sock = socket.socket(fileno=descriptor)
-        listening = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-    except OSError as error:
-        raise StartError(f"descriptor {descriptor} is no socket to listen on ({error.strerror})") from None
-    if not listening or sock.type != socket.SOCK_STREAM:
-        raise StartError(f"descriptor {descriptor} is no listening TCP socket")
-    os.set_inheritable(descriptor, False)
-    sock.setblocking(False)
-    if sock.family in (socket.AF_INET, socket.AF_INET6):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
 
 
 def _control_socket(path: Path) -> ControlSocket:

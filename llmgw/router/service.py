@@ -29,14 +29,15 @@ class Service:
     """The data plane of one process. Make it inside the running event loop."""
 
     def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+        self.limits = limits.share(limits.workers)
+        self._limits_together = limits
         self.loop = asyncio.get_running_loop()
         self.table = RoutingTable(idle_limit_s=UPSTREAM_IDLE_S)
         self.telemetry = TelemetryLog()
         self.clients: set[ClientConnection] = set()
         self.overflowing = 0
         """How many of them are beyond `connections_max` and only wait to hear so."""
-        self.bodies = BodyBudget(limits.bodies_bytes_max)
+        self.bodies = BodyBudget(self.limits.bodies_bytes_max)
         """Of all request bodies that are being read or may have to be sent again."""
         self.draining = False
         self.notify: Callable[[bool], None] = lambda at_once: None
@@ -46,6 +47,11 @@ class Service:
     def accept(self) -> ClientConnection:
         """The protocol for one more client."""
         return ClientConnection(self)
+
+    def share(self, workers: int) -> None:
+        """From now on this is one of so many workers."""
+        self.limits = self._limits_together.share(workers)
+        self.bodies.bytes_max = self.limits.bodies_bytes_max
 
     def open_exchange(self, client: ClientConnection, request: Request) -> Exchange:
         """Find the model that a request names. Raises ApiError, which is recorded."""

@@ -1,4 +1,8 @@
-"""The route table on disk (0600: it holds engines' keys), so that a restarted router serves without anybody."""
+"""The route table on disk (0600: it holds engines' keys), so that a restarted router serves without anybody.
+
+The workers of one state folder share it. Each writes a file of its own and puts it in the other's place, so that
+what lies there is always one whole table; all are told the same ones, so the last to write has the newest.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,10 @@ _decode = msgspec.msgpack.Decoder(RouteTable).decode
 class TableFile:
     """Writes tables one after the other in a thread, since a slow disk must cost no request; the latest wins."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, temporary: Path) -> None:
+        """`temporary` is written first; no two processes that live may have the same."""
         self._path = path
+        self._temporary = temporary
         self._next: RouteTable | None = None
         self._writer: asyncio.Task[None] | None = None
 
@@ -57,7 +63,9 @@ class TableFile:
                 log.error("the route table %s cannot be written: %s", self._path, error)
 
     def _replace(self, data: bytes) -> None:
-        temporary = self._path.with_suffix(".new")
+        if self._holds(data):
+            return
+        temporary = self._temporary
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, 0o600)
@@ -65,3 +73,10 @@ class TableFile:
             file.flush()
             os.fsync(descriptor)
         temporary.replace(self._path)
+
+    def _holds(self, data: bytes) -> bool:
+        """True when another worker was quicker to write this very table."""
+        try:
+            return self._path.stat().st_size == len(data) and self._path.read_bytes() == data
+        except OSError:
+            return False

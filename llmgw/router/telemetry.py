@@ -30,7 +30,7 @@ class TelemetryLog:
         """A connection to this endpoint could not be made."""
         self._refused.add(endpoint_id)
 
-    def take(self, table: RoutingTable, now: float) -> Telemetry:
+    def take(self, table: RoutingTable, now: float, *, draining: bool = False) -> Telemetry:
         """Everything since the last call, as one frame's message."""
         telemetry = Telemetry(
             acked=table.version,
@@ -40,6 +40,7 @@ class TelemetryLog:
             outcomes=list(self._outcomes),
             dropped=self._dropped,
             breakers=dict(table.breakers(now)),
+            draining=draining,
         )
         self.alive.clear()
         self._refused.clear()

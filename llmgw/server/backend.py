@@ -42,6 +42,7 @@ from llmgw.server.hub import Hub
 from llmgw.server.hub_error import HubError
 from llmgw.server.loop_watch import LoopPause
 from llmgw.server.metrics import Metrics, Source
+from llmgw.server.router_worker import RouterView
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.interface import StoreInterface
 from llmgw.server.store.tokens import hash_secret, matching_token, token_name_problem
@@ -83,6 +84,7 @@ class Backend:
         certificates: Callable[[], list[CertificateEnd]],
         loop_pause: Callable[[], LoopPause] = LoopPause,
         require_fabric_test_s: float | None = None,
+        router_views: Callable[[], list[RouterView]] = list,
     ) -> None:
         self._hub = hub
         self._store = store
@@ -95,7 +97,7 @@ class Backend:
         self._started_at = started_at
         self._routers = routers
         self._problems = problems
-        self._metrics = Metrics(Source(hub, certificates, self._findings, loop_pause))
+        self._metrics = Metrics(Source(hub, certificates, self._findings, loop_pause, router_views))
 
     # Reading.
 

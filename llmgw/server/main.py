@@ -115,6 +115,7 @@ class _ControlProcess:
             revision=revision,
             started_at=time.time(),
             routers=routers.names,
+            router_views=routers.views,
             problems=lambda: [*routers.findings(), *self._certificate_findings()],
             certificates=self._certificate_ends,
             loop_pause=watch.longest,

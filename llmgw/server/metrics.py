@@ -23,6 +23,8 @@ from llmgw.server.fabrics.metrics import fabric_metrics
 from llmgw.server.hub import Hub
 from llmgw.server.loop_watch import LoopPause
 from llmgw.server.request_tally import OTHER, Histogram
+from llmgw.server.router_metrics import router_metrics
+from llmgw.server.router_worker import RouterView
 
 LABEL_CHARS_MAX = 128
 CHECKS_MAX = 200
@@ -31,12 +33,13 @@ CHECKS_MAX = 200
 
 @dataclass(frozen=True)
 class Source:
-    """What a scrape reads: the hub, the certificates in the server's files, its findings, and its event loop."""
+    """What a scrape reads: the hub, the certificates in the server's files, its findings, loop and routers."""
 
     hub: Hub
     certificates: Callable[[], list[CertificateEnd]]
     findings: Callable[[], list[Finding]]
     loop_pause: Callable[[], LoopPause] = LoopPause
+    routers: Callable[[], list[RouterView]] = list
 
 
 class Metrics(Collector):
@@ -231,6 +234,10 @@ def _breakers(source: Source) -> Iterator[Metric]:
     yield family
 
 
+def _routers(source: Source) -> Iterator[Metric]:
+    return router_metrics(source.routers())
+
+
 def _findings(source: Source) -> Iterator[Metric]:
     counts: Counter[tuple[str, str]] = Counter()
     checks: set[str] = set()
@@ -259,6 +266,7 @@ FAMILIES: tuple[Callable[[Source], Iterator[Metric]], ...] = (
     _certificates,
     _requests,
     _breakers,
+    _routers,
     _findings,
 )
 """Another corner of the fleet is a function and a line here."""

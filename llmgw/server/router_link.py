@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
+import contextlib
 import logging
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from llmgw.messages.frames import ROUTER_SOCKET, FrameError, FrameReader, encode_frame
-from llmgw.messages.routes import FromRouter, FromServer, Hello, RouteTable, StopRouter, Telemetry
+from llmgw.messages.frames import FrameError, FrameReader, encode_frame
+from llmgw.messages.router_files import RouterFiles, worker_name
+from llmgw.messages.routes import FromRouter, FromServer, Hello, RouterShare, RouteTable, StopRouter, Telemetry
 from llmgw.messages.socket_paths import short_path
 
 log = logging.getLogger(__name__)
@@ -17,6 +21,7 @@ RECONNECT_S = 0.2
 # A router that lives greets at once; anything else that listens there is none.
 HELLO_TIMEOUT_S = 5.0
 _READ_BYTES = 256 * 1024
+_SOCKETS_MAX = 16
 
 
 class RouterLink:
@@ -34,16 +39,18 @@ class RouterLink:
         on_hello: Callable[[Hello], None],
         on_telemetry: Callable[[Telemetry], None],
         on_lost: Callable[[], None] | None = None,
+        worker: str = worker_name(0),
         reconnect_s: float = RECONNECT_S,
     ) -> None:
         self.hello: Hello | None = None
         """The router's greeting while it is connected, else None."""
-        self._path = state_dir / ROUTER_SOCKET
+        self._path = RouterFiles(state_dir, worker).socket
         self._on_hello = on_hello
         self._on_telemetry = on_telemetry
         self._on_lost = on_lost
         self._reconnect_s = reconnect_s
         self._table: RouteTable | None = None
+        self._listeners: list[socket.socket] = []
         self._unsent: dict[type[FromServer], FromServer] = {}
         self._wake = asyncio.Event()
 
@@ -56,6 +63,19 @@ class RouterLink:
         self._table = table
         if self.connected:
             self._enqueue(table)
+
+    def take_listeners(self) -> list[socket.socket]:
+        """The sockets that the router listens on, which came with its greeting; the caller closes them.
+
+        For `on_hello`: what it does not take is closed behind it, lest clients queue where nobody accepts.
+        """
+        taken, self._listeners = self._listeners, []
+        return taken
+
+    def send_share(self, workers: int) -> None:
+        """Tell the router that it is one of so many. Nothing happens while it is not connected."""
+        if self.connected:
+            self._enqueue(RouterShare(workers=workers))
 
     def send_stop(self, drain_s: float) -> None:
         """Have the router finish what runs and exit. Nothing happens while it is not connected."""
@@ -73,19 +93,25 @@ class RouterLink:
             finally:
                 lost, self.hello = self.hello, None
                 self._unsent.clear()
+                self._close_listeners()
                 if lost is not None and self._on_lost is not None:
                     self._on_lost()
             await asyncio.sleep(self._reconnect_s)
 
     async def _converse(self) -> None:
-        with short_path(self._path) as path:
-            reader, writer = await asyncio.open_unix_connection(path)
+        with contextlib.ExitStack() as stack:
+            sock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            sock.setblocking(False)
+            with short_path(self._path) as path:
+                await asyncio.get_running_loop().sock_connect(sock, path)
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                data, self._listeners = await _first_bytes(sock)
+            reader, writer = await asyncio.open_unix_connection(sock=sock)
+            stack.pop_all()  # it is the writer's from here on
         sender: asyncio.Task[None] | None = None
         try:
             frames: FrameReader[FromRouter] = FrameReader(FromRouter)
             while True:
-                async with asyncio.timeout(None if self.connected else HELLO_TIMEOUT_S):
-                    data = await reader.read(_READ_BYTES)
                 if not data:
                     return
                 for message in frames.feed(data):
@@ -94,6 +120,8 @@ class RouterLink:
                     elif isinstance(message, Hello):
                         self._greeted(message)
                         sender = sender or asyncio.create_task(self._send(writer))
+                async with asyncio.timeout(None if self.connected else HELLO_TIMEOUT_S):
+                    data = await reader.read(_READ_BYTES)
         finally:
             if sender is not None:
                 sender.cancel()
@@ -105,9 +133,14 @@ class RouterLink:
     def _greeted(self, hello: Hello) -> None:
         self.hello = hello
         self._on_hello(hello)
+        self._close_listeners()
         table = self._table
         if table is not None and (hello.table is None or hello.table.version != table.version):
             self._enqueue(table)
+
+    def _close_listeners(self) -> None:
+        for sock in self.take_listeners():
+            sock.close()
 
     def _enqueue(self, message: FromServer) -> None:
         """A newer table replaces one that the router has not taken yet: the queue never grows."""
@@ -122,3 +155,22 @@ class RouterLink:
             for message in unsent.values():
                 writer.write(encode_frame(message))
             await writer.drain()
+
+
+async def _first_bytes(sock: socket.socket) -> tuple[bytes, list[socket.socket]]:
+    """What a router writes first, and the sockets that came with it. Streams would drop those."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(sock, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(sock)
+    descriptors = array.array("i")
+    # Not recv_fds: it takes flags and does not use them (CPython 3.11), and children would inherit the sockets.
+    space = socket.CMSG_LEN(_SOCKETS_MAX * descriptors.itemsize)
+    data, ancillary, _, _ = sock.recvmsg(1, space, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, payload in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(payload[: len(payload) // descriptors.itemsize * descriptors.itemsize])
+    return data, [socket.socket(fileno=descriptor) for descriptor in descriptors]

@@ -6,32 +6,39 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from llmgw.config.server import RouterSettings
-from llmgw.messages.frames import ROUTER_LOG
+from llmgw.messages.router_files import ROUTER_LOG
 
 PROGRAM = (sys.executable, "-m", "llmgw", "router")
 
 
 def start_router(
     state_dir: Path,
-    listen_socket: socket.socket,
+    listeners: Sequence[socket.socket],
     settings: RouterSettings,
+    *,
+    worker: int = 0,
+    share_of: int = 1,
 ) -> subprocess.Popen[bytes]:
     """Start `llmgw router` in a session of its own, so that no signal meant for this process reaches it.
 
-    It inherits `listen_socket`; keep that open for the router's replacement. Its output is appended to
+    It inherits `listeners`; keep them open for the router's replacement. Its name is `worker_name(worker)`, and
+    of the limits that are for all it has the part of one of `share_of`. Its output is appended to
     `router.log` (0600) in the state folder. Nothing waits for it: the link tells when it serves. The process
     handle is for `pid` and for `poll`, without which an ended child stays a zombie.
     Raises OSError when the program cannot be started.
     """
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = listen_socket.fileno()
+    descriptors = [sock.fileno() for sock in listeners]
     argv = [
         *PROGRAM,
         f"--state={state_dir}",
-        f"--listen-fd={descriptor}",
+        f"--worker={worker}",
+        *(f"--listen-fd={descriptor}" for descriptor in descriptors),
+        f"--share-of={share_of}",
         f"--body-bytes-max={settings.body_bytes_max}",
         f"--connect-timeout-s={settings.connect_timeout}",
         f"--connections-max={settings.connections_max}",
@@ -46,7 +53,7 @@ def start_router(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            pass_fds=(descriptor,),
+            pass_fds=descriptors,
             start_new_session=True,
         )
     finally:

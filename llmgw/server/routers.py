@@ -1,38 +1,40 @@
-"""Keeps the routers: finds the one that outlived the previous server, or starts one, and talks to it."""
+"""Keeps the routers: finds those that outlived the previous server, starts, replaces and ends them."""
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-import socket
-import subprocess
 from pathlib import Path
 
 import structlog
 
 import llmgw
-from llmgw.config.addresses import split_host_port
 from llmgw.config.errors import SentenceError
-from llmgw.config.listeners import bound_address, open_listener
+from llmgw.config.listeners import bound_address
 from llmgw.config.server import ServerConfig
 from llmgw.messages.findings import Finding
-from llmgw.messages.frames import ROUTER_LOCK, ROUTER_LOG
+from llmgw.messages.router_files import ROUTER_LOG
 from llmgw.messages.routes import Hello, RouteTable, Telemetry
 from llmgw.server.hub import Hub
-from llmgw.server.router_link import RouterLink
+from llmgw.server.router_findings import router_findings
+from llmgw.server.router_listeners import RouterListeners
+from llmgw.server.router_plan import Fit, plan
 from llmgw.server.router_process import start_router
+from llmgw.server.router_slots import free_name, living
+from llmgw.server.router_worker import RouterView, Worker
 
 log = structlog.get_logger("routers")
 
 GREETING_WAIT_S = 2.0
 """A router that lives greets within milliseconds. One that does not (it is stopped, or its machine swaps) keeps
 agents and operators waiting no longer than this. Its table is imported whenever it greets, and no table is
-published before that: nothing is withdrawn that was not asked about."""
+published before one has: nothing is withdrawn that was not asked about."""
 FIRST_GREETING_WAIT_S = 15.0
 """One that was just started: its program must be loaded, and one that ends at once is this server's end too."""
 WATCH_S = 0.5
+YOUNG_S = 2.0
 RESTART_BACKOFF_S = 2.0
+"""One that ended before it was two seconds old is not started again before this."""
 
 
 class RouterError(SentenceError):
@@ -40,135 +42,158 @@ class RouterError(SentenceError):
 
 
 class Routers:
-    """One router process in this form; what it says goes to the hub."""
+    """All router processes of this server's state folder; what they say goes to the hub."""
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
         self._state = Path(config.state)
+        self._wanted = wanted_workers(config)
         self._hub: Hub | None = None
-        self._listener: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._router_id: str | None = None
-        self._greeted = asyncio.Event()
+        self._listeners = RouterListeners(config.listen)
+        self._workers: dict[str, Worker] = {}
+        self._unasked: set[str] = set()
+        """Those whose table this server has to import, and that have not greeted yet."""
+        self._released = False
+        self._table: RouteTable | None = None
+        self._look = asyncio.Event()
+        self._not_before = 0.0
+        self._cannot_listen = False
         self._stopping = False
-        self._tasks: list[asyncio.Task[None]] = []
-        self.link = RouterLink(
-            self._state, on_hello=self._hello, on_telemetry=self._telemetry, on_lost=self._lost
-        )
+        self._watching: asyncio.Task[None] | None = None
 
     def claim(self) -> None:
-        """Open the model API's listener, unless a living router has it. Raises ListenError."""
-        if not self._alive():
-            self._open_listener()
+        """Open the model API's listener, unless living routers have it. Raises ListenError."""
+        self._listeners.inherit()
+        if self._wanted and not living(self._state):
+            self._listeners.open()
 
     async def start(self, hub: Hub) -> None:
-        """Connect to the router that lives, or start one, and wait a moment for its greeting.
+        """Connect to the routers that live, or start some, and wait a moment for their greetings.
 
-        With the greeting, whenever it comes, its table is imported, and only then are routes released.
-        Raises RouterError when the one that was started ends at once.
+        With each greeting, whenever it comes, that router's table is imported, and only then are routes released.
+        Raises RouterError when one that was started ends at once.
         """
         self._hub = hub
         wait_s = GREETING_WAIT_S
-        if self._listener is not None:
-            self._launch()
+        for name in living(self._state):
+            self._follow(name)
+        if not self._workers and self._wanted:
             wait_s = FIRST_GREETING_WAIT_S
-        self._tasks.append(asyncio.create_task(self.link.run(), name="router-link"))
+            for _ in range(self._wanted):
+                self._launch()
+        self._unasked = set(self._workers)
         try:
-            await asyncio.wait_for(self._until_greeted(), wait_s)
+            async with asyncio.timeout(wait_s):
+                await self._until_greeted()
         except TimeoutError:
-            log.error(
-                "the router does not greet; no routes are published until it does",
-                after_s=wait_s,
-                log=str(self._state / ROUTER_LOG),
-            )
-        self._tasks.append(asyncio.create_task(self._watch(), name="router-watch"))
+            for name in self._unasked:
+                worker = self._workers[name]
+                log.error(
+                    "a router does not greet", router=name, pid=worker.pid, after_s=wait_s, log=self._log_path
+                )
+                # Planned stops wait for it as for the others, up to their limit.
+                worker.router_id = f"{name}, which has not greeted"
+                hub.router_connected(worker.router_id)
+            if not self._release(silent=True) and self._unasked:
+                log.error("no routes are published until a router greets")
+        self._watching = asyncio.create_task(self._watch(), name="router-watch")
 
     def publish(self, table: RouteTable) -> None:
-        """Have the router route by this table."""
-        self.link.send_table(table)
+        """Have the routers route by this table."""
+        self._table = table
+        for worker in self._workers.values():
+            worker.link.send_table(table)
 
     def names(self) -> list[str]:
-        """For people: the router's process and where it listens."""
-        hello = self.link.hello
-        return [f"pid {hello.pid} on {hello.listen}"] if hello is not None else []
+        """For people: each router's process, where it listens, and its name."""
+        return [
+            f"pid {view.pid} on {view.listen} ({view.name}{', finishing' if view.state == 'finishing' else ''})"
+            for view in self.views()
+            if view.listen
+        ]
+
+    def views(self) -> list[RouterView]:
+        """Every worker that lives, by name."""
+        return [worker.view() for worker in self._sorted()]
 
     def findings(self) -> list[Finding]:
         """What is wrong with the routers."""
-        hello = self.link.hello
-        if hello is None:
-            return [self._missing()]
-        found = []
-        host, port = split_host_port(self._config.listen)
-        if port and split_host_port(hello.listen)[1] != port:
-            found.append(
-                Finding(
-                    check="router-elsewhere",
-                    severity="warning",
-                    where=f"router pid {hello.pid}",
-                    what=f"the router listens on {hello.listen}, the configuration says {host}:{port}",
-                    why="it outlived a server with another configuration",
-                    remedy=f"end it when no stream runs (kill {hello.pid}); a new one is started at once",
-                )
-            )
-        if hello.software_version != llmgw.__version__:
-            found.append(
-                Finding(
-                    check="router-version",
-                    severity="warning",
-                    where=f"router pid {hello.pid}",
-                    what=f"the router is version {hello.software_version}, this server {llmgw.__version__}",
-                    remedy=f"end it when no stream runs (kill {hello.pid}); a new one is started at once",
-                )
-            )
-        return found
+        return router_findings(self.views(), self._config, self._wanted)
 
     async def stop(self, drain_s: float) -> None:
-        """A clean stop ends the router too, after its streams or `drain_s`."""
+        """A clean stop ends the routers too, after their streams or `drain_s`; those that are units stay."""
         self._stopping = True
-        self.link.send_stop(drain_s)
-        deadline = asyncio.get_running_loop().time() + drain_s + 5.0
-        while self._alive() and asyncio.get_running_loop().time() < deadline:
-            if self._process is not None:
-                self._process.poll()
-            await asyncio.sleep(0.05)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        if self._listener is not None:
-            self._listener.close()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        if self._wanted:
+            for worker in self._workers.values():
+                worker.finish(drain_s)
+                if worker.process is not None and not worker.link.connected:
+                    worker.process.terminate()  # it is starting: there is nothing that it would have to finish
+            self._listeners.close()
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + drain_s + 5.0
+            left = list(self._workers.values())
+            while left and loop.time() < deadline:
+                await asyncio.sleep(0.05)
+                left = [worker for worker in left if not worker.ended()]
+        for worker in self._workers.values():
+            await worker.forget()
+            if worker.process is not None and worker.process.poll() is None:
+                worker.process.kill()
+                worker.process.wait()
+        self._listeners.close()
 
-    # Inside.
+    # Inside: starting.
 
-    def _missing(self) -> Finding:
-        if self._alive():
-            return Finding(
-                check="router-silent",
-                severity="error",
-                where="router",
-                what="the router's process lives and does not answer, so route changes do not reach it",
-                why="if it serves at all, then by the table it has",
-                remedy=f"if it is stopped, kill -CONT {self._living_pid()}; read {self._state / ROUTER_LOG}",
-            )
-        return Finding(
-            check="router-missing",
-            severity="error",
-            where="router",
-            what="no router runs, so nobody is served; another is started",
-            remedy=f"if this stays, read {self._state / ROUTER_LOG}",
+    @property
+    def _log_path(self) -> str:
+        return str(self._state / ROUTER_LOG)
+
+    def _sorted(self) -> list[Worker]:
+        return sorted(self._workers.values(), key=lambda worker: (len(worker.name), worker.name))
+
+    def _follow(self, name: str) -> Worker:
+        worker = Worker(
+            self._state, name, on_hello=self._hello, on_telemetry=self._telemetry, on_lost=self._look.set
         )
+        self._workers[name] = worker
+        if self._table is not None:
+            worker.link.send_table(self._table)
+        worker.follow()
+        return worker
+
+    def _launch(self) -> None:
+        """Start one on the listeners. Raises OSError."""
+        name = free_name(self._state, set(self._workers))
+        process = start_router(
+            self._state,
+            self._listeners.sockets,
+            self._config.router,
+            worker=int(name.removeprefix("router-")),
+            share_of=self._wanted,
+        )
+        worker = self._follow(name)
+        worker.process = process
+        worker.started_at = asyncio.get_running_loop().time()
+        log.info("router started", router=name, pid=process.pid, listen=bound_address(self._listeners.sockets[0]))
 
     async def _until_greeted(self) -> None:
-        greeted = asyncio.create_task(self._greeted.wait())
-        try:
-            while not greeted.done():
-                await asyncio.wait([greeted], timeout=WATCH_S)
-                if self._process is not None and self._process.poll() is not None and not greeted.done():
+        while self._unasked:
+            self._look.clear()
+            for name in list(self._unasked):
+                worker = self._workers[name]
+                if worker.process is not None and worker.process.poll() is not None and not worker.greeted:
                     raise RouterError(f"the router ended at once: {self._last_words()}")
-        finally:
-            greeted.cancel()
+                if worker.ended():
+                    self._unasked.discard(name)
+            if self._unasked:
+                try:
+                    async with asyncio.timeout(WATCH_S):
+                        await self._look.wait()
+                except TimeoutError:
+                    pass
 
     def _last_words(self) -> str:
         path = self._state / ROUTER_LOG
@@ -180,75 +205,136 @@ class Routers:
             return f"its log {path} cannot be read ({error.strerror})"
         return next((line for line in reversed(lines) if line.strip()), f"its log {path} is empty")
 
-    def _open_listener(self) -> None:
-        self._listener = open_listener(self._config.listen, "listen")
-
-    def _launch(self) -> None:
-        if self._listener is None:
-            self._open_listener()
-        assert self._listener is not None
-        self._process = start_router(self._state, self._listener, self._config.router)
-        log.info("router started", pid=self._process.pid, listen=bound_address(self._listener))
-
-    def _alive(self) -> bool:
-        """True while a router holds its lock: no pid can lie about that."""
-        try:
-            descriptor = os.open(self._state / ROUTER_LOCK, os.O_RDWR)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        else:
-            return False
-        finally:
-            os.close(descriptor)
-
-    def _living_pid(self) -> str:
-        """The pid that the router wrote into its lock."""
-        try:
-            return (self._state / ROUTER_LOCK).read_text().strip() or "PID"
-        except OSError:
-            return "PID"
+    # Inside: keeping.
 
     async def _watch(self) -> None:
-        """Start another router when ours has ended."""
+        """Look when something happened, and regularly: who has ended, who is new, who is to come and to go."""
         while True:
-            await asyncio.sleep(WATCH_S)
-            if self._process is not None:
-                self._process.poll()
-            if self._stopping or self.link.connected or self._alive():
-                continue
-            if self._hub is not None and self._router_id is not None:
-                self._hub.router_gone(self._router_id)
-                self._router_id = None
-            log.warning("the router has ended; starting another", log=str(self._state / ROUTER_LOG))
+            self._look.clear()
             try:
-                self._launch()
+                await self._bury()
+                for name in living(self._state):
+                    if name not in self._workers:
+                        self._follow(name)
+                self._keep_number()
             except Exception as error:
-                log.error("the router cannot be started", error=str(error))
-            await asyncio.sleep(RESTART_BACKOFF_S)
+                log.error("the routers cannot be looked after", error=repr(error))
+            try:
+                async with asyncio.timeout(WATCH_S):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
 
-    def _hello(self, hello: Hello) -> None:
-        hub = self._hub
-        if hub is None:
+    async def _bury(self) -> None:
+        for worker in list(self._workers.values()):
+            if not worker.ended():
+                continue
+            del self._workers[worker.name]
+            await worker.forget()
+            if worker.process is not None:
+                await asyncio.to_thread(worker.process.wait)
+                now = asyncio.get_running_loop().time()
+                if now - worker.started_at < YOUNG_S and not worker.leaving:
+                    self._not_before = now + RESTART_BACKOFF_S
+            if worker.router_id is not None and self._hub is not None:
+                self._hub.router_gone(worker.router_id)
+            if not worker.leaving:
+                log.warning("a router has ended", router=worker.name, log=self._log_path)
+            if worker.name in self._unasked:
+                self._unasked.discard(worker.name)
+                self._release()
+
+    def _keep_number(self) -> None:
+        if not self._wanted or self._stopping:
             return
-        if self._router_id is not None and self._router_id != hello.router_id:
-            hub.router_gone(self._router_id)
-        self._router_id = hello.router_id
+        now = asyncio.get_running_loop().time()
+        steps = plan([(worker.name, self._fit(worker)) for worker in self._sorted()], self._wanted)
+        for name in steps.stop:
+            worker = self._workers[name]
+            log.info("a router is told to finish", router=name, pid=worker.pid)
+            worker.finish(self._config.router.drain_grace)
+        if steps.start and now >= self._not_before and self._may_listen():
+            for _ in range(steps.start):
+                self._launch()
+
+    def _fit(self, worker: Worker) -> Fit:
+        hello = worker.link.hello
+        if worker.leaving:
+            return Fit.LEAVING
+        if hello is None:
+            return Fit.UNKNOWN
+        same = hello.software_version == llmgw.__version__ and self._listeners.fits(hello.listen)
+        return Fit.CURRENT if same else Fit.OUTDATED
+
+    def _may_listen(self) -> bool:
+        """True when there are sockets to start routers on; opens them where no router can have them."""
+        if self._listeners.sockets:
+            return True
+        for worker in self._workers.values():
+            hello = worker.link.hello
+            if not worker.leaving and (hello is None or self._listeners.fits(hello.listen)):
+                return False  # it has them; it gives them with its greeting, or they are free when it has ended
+        try:
+            self._listeners.open()
+        except SentenceError as error:
+            if not self._cannot_listen:
+                log.error("no router can be started", error=str(error))
+            self._cannot_listen = True
+            return False
+        self._cannot_listen = False
+        return True
+
+    # Inside: what routers say.
+
+    def _hello(self, worker: Worker, hello: Hello) -> None:
+        hub = self._hub
+        if hub is None or self._stopping:
+            return
+        if self._wanted:
+            self._listeners.adopt(worker.link.take_listeners())
+            if hello.software_version == llmgw.__version__:
+                worker.link.send_share(self._wanted)
+        if worker.router_id is not None and worker.router_id != hello.router_id:
+            hub.router_gone(worker.router_id)
+        worker.router_id = hello.router_id
         hub.router_connected(hello.router_id)
-        if not self._greeted.is_set():
+        if hello.draining:
+            worker.leaving = True
+        elif worker.leaving:
+            worker.finish(self._config.router.drain_grace)
+        if not self._released or worker.name in self._unasked:
             if hello.table is not None and hello.table.version.epoch != hub.epoch:
                 hub.import_table(hello.table)
-                log.info("imported the router's table", epoch=hello.table.version.epoch)
-            hub.release_routes()
-            self._greeted.set()
+                log.info("imported a router's table", router=worker.name, epoch=hello.table.version.epoch)
+            self._unasked.discard(worker.name)
+        worker.greeted = True
+        self._release()
+        self._look.set()
 
-    def _telemetry(self, message: Telemetry) -> None:
-        if self._hub is not None and self._router_id is not None:
-            self._hub.telemetry(self._router_id, message)
+    def _release(self, *, silent: bool = False) -> bool:
+        """Publish routes from now on, once every router that has a table was asked for it.
 
-    def _lost(self) -> None:
-        if self._hub is not None and self._router_id is not None and not self._alive():
-            self._hub.router_gone(self._router_id)
+        A router that hangs does not keep route changes from the others for ever (`silent`); it is asked whenever
+        it answers. False while none has greeted.
+        """
+        silent = silent or self._watching is not None
+        if (self._unasked and not silent) or not any(worker.greeted for worker in self._workers.values()):
+            return False
+        self._released = True
+        if self._hub is not None:
+            self._hub.release_routes()
+        return True
+
+    def _telemetry(self, worker: Worker, message: Telemetry) -> None:
+        if message.draining and not worker.leaving:
+            worker.leaving = True
+            self._look.set()
+        if self._hub is not None and worker.router_id is not None:
+            self._hub.telemetry(worker.router_id, message)
+
+
+def wanted_workers(config: ServerConfig) -> int:
+    """How many routers this server keeps: as configured, else one for two of the cores that it may use."""
+    if config.router.workers is not None:
+        return config.router.workers
+    return max(1, len(os.sched_getaffinity(0)) // 2)

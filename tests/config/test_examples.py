@@ -77,7 +77,8 @@ def test_the_defaults_that_an_example_shows_are_the_defaults(tmp_path: Path) -> 
     assert full.discovery.model_copy(update={"skip_gpus": []}) == bare.discovery
     (tmp_path / "server.yaml").write_text(uncommented(EXAMPLES / "server.yaml"))
     server, empty = load_server_config(tmp_path / "server.yaml", {}), load_server_config(None, {})
-    assert (server.liveness, server.router) == (empty.liveness, empty.router)
+    # How many workers are the default depends on the machine.
+    assert (server.liveness, server.router.model_copy(update={"workers": None})) == (empty.liveness, empty.router)
 
 
 def test_the_defaults_are_those_that_operators_know() -> None:

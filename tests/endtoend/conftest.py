@@ -29,7 +29,12 @@ class RunningFleet:
     """The demo's fleet, with calls that wait."""
 
     def __init__(
-        self, folder: Path, *, adjust: Callable[[DemoFleet], None] = lambda demo: None, **options: Any
+        self,
+        folder: Path,
+        *,
+        adjust: Callable[[DemoFleet], None] = lambda demo: None,
+        routers: int = 1,
+        **options: Any,
     ) -> None:
         """`adjust` changes the files that the demo wrote before anything is started."""
         self.loop = asyncio.new_event_loop()
@@ -37,6 +42,8 @@ class RunningFleet:
         options = {"load_s": 0.3, "tokens_per_s": 200.0, **options}
         self.demo = DemoFleet(DemoOptions(folder=folder, api_port=0, admin_port=0, agents_port=0, **options))
         self.demo.prepare()
+        with edited(self.demo.folder / "server.yaml") as config:
+            config["router"]["workers"] = routers
         adjust(self.demo)
         self.run(self.demo.start())
 

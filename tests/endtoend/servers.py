@@ -67,8 +67,15 @@ class Server:
         self.process.process.kill()
         self.process.process.wait()
 
-    def start_again(self) -> None:
+    def start_again(self, env: dict[str, str] | None = None) -> None:
+        """`env` is added to what it was started with."""
+        self._env.update(env or {})
         self.process = self._start()
+
+    def configure(self, **changes: Any) -> None:
+        """Change its configuration, for the next start."""
+        config = yaml.safe_load(self._config.read_text())
+        self._config.write_text(yaml.safe_dump({**config, **changes}))
 
     def routers(self) -> list[psutil.Process]:
         found = []
@@ -99,6 +106,7 @@ def server(folder: Path, **changes: Any) -> Iterator[Server]:
         "listen": f"127.0.0.1:{api}",
         "admin": {"listen": f"127.0.0.1:{admin}"},
         "state": str(folder / "state"),
+        "router": {"workers": 1},
         **changes,
     }
     (folder / "server.yaml").write_text(yaml.safe_dump(config))

@@ -195,7 +195,7 @@ def test_a_state_folder_whose_path_is_longer_than_a_sockets_address_may_be(
 
 
 def test_a_gateway_that_cannot_start_is_the_servers_sentence(tmp_path: Path) -> None:
-    (tmp_path / "state" / "router.sock").mkdir(parents=True)  # where the router's socket belongs
+    (tmp_path / "state" / "router-0.sock").mkdir(parents=True)  # where the router's socket belongs
     config = tmp_path / "server.yaml"
     config.write_text(
         f"listen: 127.0.0.1:{free_port()}\nadmin: {{listen: '127.0.0.1:{free_port()}'}}\n"
@@ -205,7 +205,7 @@ def test_a_gateway_that_cannot_start_is_the_servers_sentence(tmp_path: Path) -> 
     assert done.returncode == 1
     (sentence,) = [line for line in done.stderr.splitlines() if not line.startswith("{")]
     assert "the router ended at once" in sentence
-    assert f"{tmp_path}/state/router.sock" in sentence
+    assert f"{tmp_path}/state/router-0.sock" in sentence
 
 
 # The examples, run.

@@ -29,7 +29,7 @@ class RawControl:
 
     @classmethod
     async def connect(cls, fleet: Fleet) -> RawControl:
-        return cls(*await asyncio.open_unix_connection(str(fleet.router.state / "router.sock")))
+        return cls(*await asyncio.open_unix_connection(str(fleet.router.state / "router-0.sock")))
 
     async def next(self) -> FromRouter:
         async with asyncio.timeout(DEADLINE_S):
@@ -171,7 +171,7 @@ def test_a_router_restarted_from_disk_serves_before_anybody_connects(new_router)
 
             await until(written, "the table is on disk")
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
-            assert stat.S_IMODE((router.state / "router.sock").stat().st_mode) == 0o600
+            assert stat.S_IMODE((router.state / "router-0.sock").stat().st_mode) == 0o600
             assert stat.S_IMODE(router.state.stat().st_mode) == 0o700
             router.process.send_signal(signal.SIGKILL)
             router.process.wait()
@@ -262,7 +262,7 @@ def test_told_to_stop_a_router_finishes_what_runs(new_router) -> None:
             assert (answer.body, answer.headers["connection"]) == (b"good", "close")
             await until(lambda: router.process.poll() is not None, "it has ended")
             assert router.process.returncode == 0
-            assert not (router.state / "router.sock").exists()
+            assert not (router.state / "router-0.sock").exists()
 
     asyncio.run(main())
 
@@ -298,7 +298,7 @@ def test_the_state_folder_of_another_umask_is_closed_to_others(new_router, tmp_p
 def test_a_socket_file_that_was_removed_is_made_anew_for_the_next_control_process(new_router) -> None:
     async def main() -> None:
         router = await new_router().serving()
-        path = router.state / "router.sock"
+        path = router.state / "router-0.sock"
         async with fleet_of(router) as fleet:
             await fleet.serve(plain())
             first = await RawControl.connect(fleet)

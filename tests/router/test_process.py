@@ -74,14 +74,14 @@ def test_a_second_router_on_the_same_state_refuses(router) -> None:
     asyncio.run(router.serving())
     said = one_sentence(run(f"--state={router.state}", "--listen=127.0.0.1:0"))
     assert f"pid {router.process.pid}" in said
-    assert (router.state / "router.sock").exists()
+    assert (router.state / "router-0.sock").exists()
 
 
 def test_a_dead_routers_socket_file_is_replaced(new_router) -> None:
     async def main() -> None:
         first = await new_router().serving()
         first.stop()
-        assert (first.state / "router.sock").exists()
+        assert (first.state / "router-0.sock").exists()
         second = await new_router().serving()
         async with fleet_of(second) as fleet:
             assert fleet.hello[0].pid == second.process.pid
@@ -117,6 +117,42 @@ def test_sigterm_lets_running_requests_end_and_refuses_new_connections(new_route
     asyncio.run(main())
 
 
+def test_a_draining_router_answers_once_more_on_connections_that_it_promised_to_keep(new_router) -> None:
+    async def main() -> None:
+        router = await new_router().serving()
+        async with fleet_of(router) as fleet:
+            go_on = asyncio.Event()
+
+            async def script(seen, reader, writer) -> None:
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ngo")
+                await go_on.wait()
+                writer.write(b"od")
+
+            (engine,) = await fleet.serve(script)
+            idle, busy = await fleet.client(), await fleet.client()
+            idle.send(b"GET /health HTTP/1.1\r\nhost: gw\r\n\r\n")
+            await idle.answer()
+            busy.send(post())
+            (
+                _,
+                headers,
+            ) = await busy.head()  # this answer has begun, and its head promises a connection that is kept
+            assert headers.get("connection") != "close"
+            router.process.send_signal(signal.SIGTERM)
+            await until(lambda: "stopping" in router.log_path.read_text(), "it stops")
+            idle.send(post())
+            go_on.set()
+            assert await busy.reader.readexactly(4) == b"good"
+            busy.send(b"GET /health HTTP/1.1\r\nhost: gw\r\n\r\n")
+            for client in (idle, busy):
+                answer = await client.answer()
+                assert (answer.status, answer.headers["connection"]) == (200, "close")
+            assert len(engine.requests) == 2
+            await until(lambda: router.process.poll() == 0, "it has ended")
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("again", [True, False], ids=["a second signal", "the drain limit"])
 def test_a_drain_has_an_end(new_router, again: bool) -> None:
     async def main() -> None:
@@ -145,7 +181,7 @@ def test_a_started_router_inherits_the_socket_ignores_ctrl_c_and_survives_its_pa
         "from llmgw.config.listeners import bound_address, open_listener\n"
         "from llmgw.server.router_process import start_router\n"
         "sock = open_listener('127.0.0.1:0', 'listen')\n"
-        f"child = start_router(Path({str(state)!r}), sock, RouterSettings())\n"
+        f"child = start_router(Path({str(state)!r}), [sock], RouterSettings())\n"
         "print(child.pid, bound_address(sock), flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -177,14 +213,14 @@ def test_a_replacement_takes_over_the_socket_while_clients_queue_on_it(tmp_path:
     async def main() -> None:
         with open_listener("127.0.0.1:0", "listen") as sock:
             address = sock.getsockname()
-            first = start_router(tmp_path, sock, RouterSettings())
+            first = start_router(tmp_path, [sock], RouterSettings())
             log = tmp_path / "router.log"
             await until(lambda: f"(pid {first.pid})" in log.read_text(), "the first serves")
             first.send_signal(signal.SIGTERM)
             await until(lambda: first.poll() is not None, "the first has ended")
             client = Client(*await asyncio.open_connection(*address))  # queues: nobody accepts
             client.send(b"GET /health HTTP/1.1\r\nhost: gw\r\n\r\n")
-            second = start_router(tmp_path, sock, RouterSettings())
+            second = start_router(tmp_path, [sock], RouterSettings())
             assert (await client.answer()).status == 200
             client.close()
             second.kill()
@@ -344,5 +380,5 @@ def test_a_full_disk_does_not_keep_a_router_from_its_lock(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "pwrite", full)
-    with router_main._lock(tmp_path / "router.lock"):
+    with router_main._lock(tmp_path / "router-0.lock"):
         pass

@@ -19,6 +19,7 @@ from llmgw.server.hub import Clock, Hub
 from llmgw.server.ids import RandomIds
 from llmgw.server.metrics import CHECKS_MAX, Metrics, Source
 from llmgw.server.request_tally import OTHER
+from llmgw.server.router_worker import RouterView
 from tests.server.exposition import families, lint, value
 
 NOW = 1_900_000_000.0
@@ -79,6 +80,21 @@ def gpus(count: int) -> list[Gpu]:
     return [Gpu(index=n, uuid=f"GPU-{n}", name="x", usable=n != 0) for n in range(count)]
 
 
+def test_each_router_has_its_series() -> None:
+    world = World("m")
+    views = [
+        RouterView(name="router-0", pid="7", state="serving", requests=12, in_flight=3),
+        RouterView(name="router-4", pid="9", state="finishing"),
+    ]
+    text = Metrics(Source(world.hub, list, list, routers=lambda: views)).text().decode()
+    assert lint(text) == []
+    assert value(text, "llmgw_router_requests_total", router="router-0") == 12
+    assert value(text, "llmgw_router_in_flight", router="router-0") == 3
+    assert value(text, "llmgw_router_state", router="router-0", state="serving") == 1
+    assert value(text, "llmgw_router_state", router="router-4", state="serving") == 0
+    assert value(text, "llmgw_router_state", router="router-4", state="finishing") == 1
+
+
 def test_an_empty_server_has_every_family_and_keeps_to_the_rules() -> None:
     assert set(families(World().text())) == {
         "llmgw_build_info",
@@ -112,6 +128,9 @@ def test_an_empty_server_has_every_family_and_keeps_to_the_rules() -> None:
         "llmgw_request_first_byte_seconds",
         "llmgw_request_seconds",
         "llmgw_router_outcomes_dropped",
+        "llmgw_router_state",
+        "llmgw_router_in_flight",
+        "llmgw_router_requests",
         "llmgw_findings",
     }
 

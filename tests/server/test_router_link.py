@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 
-from llmgw.messages.frames import ROUTER_SOCKET, encode_frame
-from llmgw.messages.routes import Hello
+from llmgw.config.server import RouterSettings
+from llmgw.messages.frames import encode_frame
+from llmgw.messages.router_files import RouterFiles, worker_name
+from llmgw.messages.routes import Hello, ModelRoute, RouteTable, TableVersion
+from llmgw.router.table_file import TableFile
 from llmgw.server.router_link import RouterLink
+from llmgw.server.router_process import start_router
+from tests.router.support import Client, RouterProcess, until
 
 HELLO = Hello(router_id="r1", pid=1, software_version="1", listen="127.0.0.1:1")
 
@@ -22,7 +28,7 @@ def test_it_ends_when_it_is_cancelled_in_whatever_step_after_its_router_went(tmp
             writers.append(writer)
             await reader.read()
 
-        server = await asyncio.start_unix_server(greet, tmp_path / ROUTER_SOCKET)
+        server = await asyncio.start_unix_server(greet, RouterFiles(tmp_path, worker_name(0)).socket)
         greeted, gone = asyncio.Event(), asyncio.Event()
         link = RouterLink(
             tmp_path,
@@ -49,3 +55,63 @@ def test_it_ends_when_it_is_cancelled_in_whatever_step_after_its_router_went(tmp
         assert ended == [True] * 16
 
     asyncio.run(main())
+
+
+def test_a_routers_sockets_come_with_its_greeting_and_outlive_it(tmp_path: Path) -> None:
+    router = RouterProcess(tmp_path)
+
+    async def main() -> None:
+        await router.serving()
+        kept: list[socket.socket] = []
+        link = RouterLink(
+            router.state,
+            on_hello=lambda hello: kept.extend(link.take_listeners()),
+            on_telemetry=lambda telemetry: None,
+            reconnect_s=0.01,
+        )
+        task = asyncio.create_task(link.run())
+        await until(lambda: kept, "the sockets have come")
+        (sock,) = kept
+        assert sock.getsockname()[1] == router.port
+        assert not sock.get_inheritable()
+        router.stop()
+        # Nobody accepts, and nobody is refused.
+        client = Client(*await asyncio.open_connection(router.host, router.port))
+        client.send(b"GET /health HTTP/1.1\r\nhost: gw\r\n\r\n")
+        next_one = start_router(router.state, [sock], RouterSettings(), worker=1)
+        try:
+            assert (await client.answer()).status == 200
+        finally:
+            client.close()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            sock.close()
+            next_one.kill()
+            next_one.wait()
+
+    try:
+        asyncio.run(main())
+    finally:
+        router.stop()
+
+
+def test_several_workers_write_one_table_file_and_it_is_always_whole(tmp_path: Path) -> None:
+    path = tmp_path / "routes.msgpack"
+    files = [TableFile(path, tmp_path / f"routes-{number}.new") for number in range(4)]
+
+    async def main() -> None:
+        for number in range(30):
+            models = [ModelRoute(name=f"m{each}") for each in range(number * 7 % 20)]
+            table = RouteTable(version=TableVersion("e", number), models=models)
+            for file in files:
+                file.save(table)
+            await asyncio.sleep(0)
+            if path.exists():
+                assert files[0].load() is not None
+        for file in files:
+            await file.flush()
+        assert files[0].load() == table
+
+    asyncio.run(main())
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    assert path.stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,116 @@
+"""Takes connections from listening sockets that other workers accept from too, and leaves them their part.
+
+The kernel wakes every worker for a connection, and whoever is quickest has it. Left to that (or to an event loop
+that accepts until nobody waits) one worker gets nearly all: connections are kept, and so is the imbalance. So a
+worker takes one at a time, and the more clients it has, the longer it leaves the next one to the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Sequence
+
+from llmgw.router.service import Service
+
+log = logging.getLogger(__name__)
+
+# From so many clients on, a connection is left to the others for so long. Event loops count in milliseconds; a
+# worker that is free wakes and accepts in a tenth of one.
+_PATIENCE_S = ((256, 0.003), (32, 0.002), (4, 0.001))
+# One that is full refuses only who finds no room elsewhere either.
+_FULL_PATIENCE_S = 0.05
+_ALONE_AT_ONCE = 64
+# No descriptors left: connections that end give some back.
+_EXHAUSTED_S = 0.2
+_EXHAUSTED_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Acceptor:
+    """Accepts for a service until it is closed."""
+
+    def __init__(self, service: Service, listeners: Sequence[socket.socket]) -> None:
+        self._service = service
+        self._loop = service.loop
+        self._listeners = list(listeners)
+        self._timers: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._starting: set[asyncio.Task[object]] = set()
+        self._exhausted = False
+
+    def start(self) -> None:
+        """Accept from now on."""
+        for sock in self._listeners:
+            self._watch(sock)
+
+    async def close(self) -> None:
+        """Accept no more. Who waits is left to the others that have these sockets."""
+        for sock in self._listeners:
+            self._pause(sock)
+            sock.close()
+        self._listeners = []
+        if self._starting:
+            await asyncio.wait(self._starting)
+
+    def _watch(self, sock: socket.socket) -> None:
+        self._timers.pop(sock, None)
+        self._loop.add_reader(sock.fileno(), self._ready, sock)
+
+    def _pause(self, sock: socket.socket) -> None:
+        self._loop.remove_reader(sock.fileno())
+        timer = self._timers.pop(sock, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _ready(self, sock: socket.socket) -> None:
+        patience_s = self._patience_s()
+        if patience_s:
+            # Not looked at meanwhile: the loop would spin.
+            self._pause(sock)
+            self._timers[sock] = self._loop.call_later(patience_s, self._after_waiting, sock)
+        else:
+            self._take(sock)
+
+    def _after_waiting(self, sock: socket.socket) -> None:
+        self._watch(sock)
+        self._take(sock)
+
+    def _patience_s(self) -> float:
+        limits = self._service.limits
+        if limits.workers == 1:
+            return 0.0
+        clients = len(self._service.clients)
+        if clients >= limits.connections_max:
+            return _FULL_PATIENCE_S
+        return next((patience_s for least, patience_s in _PATIENCE_S if clients >= least), 0.0)
+
+    def _take(self, sock: socket.socket) -> None:
+        for _ in range(_ALONE_AT_ONCE if self._service.limits.workers == 1 else 1):
+            try:
+                connection, _address = sock.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _EXHAUSTED_ERRORS:
+                    self._rest(sock, error)
+                    return
+                continue  # it was over before it was accepted (accept(2) names several errors for that)
+            self._exhausted = False
+            connection.setblocking(False)
+            task = self._loop.create_task(self._begin(connection))
+            self._starting.add(task)
+            task.add_done_callback(self._starting.discard)
+
+    async def _begin(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._service.accept, connection)
+        except OSError:
+            connection.close()
+
+    def _rest(self, sock: socket.socket, error: OSError) -> None:
+        if not self._exhausted:
+            log.error("clients wait, since none more can be accepted: %s", error.strerror)
+        self._exhausted = True
+        self._pause(sock)
+        self._timers[sock] = self._loop.call_later(_EXHAUSTED_S, self._watch, sock)

@@ -1,0 +1,121 @@
+"""One router process as the server knows it: its link, its process if this server started it, what it said."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmgw.messages.router_files import RouterFiles
+from llmgw.messages.routes import Hello, Telemetry
+from llmgw.server.router_link import RouterLink
+from llmgw.server.router_slots import lives, lock_holder
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterView:
+    """A worker for people and metrics. `state`: serving, finishing (it accepts no more), silent or starting.
+
+    `requests` are those that ended since this server knows it.
+    """
+
+    name: str
+    pid: str
+    state: str
+    listen: str = ""
+    version: str = ""
+    requests: int = 0
+    in_flight: int = 0
+
+
+class Worker:
+    """A worker from the moment it is started or found until its process has ended."""
+
+    def __init__(
+        self,
+        state: Path,
+        name: str,
+        *,
+        on_hello: Callable[[Worker, Hello], None],
+        on_telemetry: Callable[[Worker, Telemetry], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.files = RouterFiles(state, name)
+        self.process: subprocess.Popen[bytes] | None = None
+        """Set when this server started it."""
+        self.started_at = 0.0
+        """On the event loop's clock."""
+        self.router_id: str | None = None
+        """By which the hub knows it."""
+        self.greeted = False
+        self.leaving = False
+        """It was told to finish, or said that it does."""
+        self.requests = 0
+        self.in_flight = 0
+        self._on_telemetry = on_telemetry
+        self.link = RouterLink(
+            state,
+            worker=name,
+            on_hello=lambda hello: on_hello(self, hello),
+            on_telemetry=self._telemetry,
+            on_lost=on_lost,
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    def follow(self) -> None:
+        """Talk to it from now on."""
+        self._task = asyncio.create_task(self.link.run(), name=f"link to {self.name}")
+
+    async def forget(self) -> None:
+        """Talk to it no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def ended(self) -> bool:
+        """True when its process is over. One that is starting may not have its lock yet."""
+        over = self.process is not None and self.process.poll() is not None
+        if self.link.connected or lives(self.files):
+            return False
+        return over or self.process is None or self.greeted
+
+    def finish(self, drain_s: float) -> None:
+        """Have it accept no more, and end when its requests have, after `drain_s` at the latest."""
+        self.leaving = True
+        self.link.send_stop(drain_s)
+
+    @property
+    def pid(self) -> str:
+        """As text: of one that is silent, what its lock says."""
+        if self.link.hello is not None:
+            return str(self.link.hello.pid)
+        return str(self.process.pid) if self.process is not None else lock_holder(self.files)
+
+    def view(self) -> RouterView:
+        """What people see of it."""
+        hello = self.link.hello
+        if hello is None:
+            return RouterView(
+                name=self.name,
+                pid=self.pid,
+                state="silent" if self.greeted or self.process is None else "starting",
+                requests=self.requests,
+                in_flight=self.in_flight,
+            )
+        return RouterView(
+            name=self.name,
+            pid=self.pid,
+            state="finishing" if self.leaving else "serving",
+            listen=hello.listen,
+            version=hello.software_version,
+            requests=self.requests,
+            in_flight=self.in_flight,
+        )
+
+    def _telemetry(self, message: Telemetry) -> None:
+        self.requests += len(message.outcomes) + message.dropped
+        self.in_flight = sum(message.in_flight.values())
+        self._on_telemetry(self, message)
