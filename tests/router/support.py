@@ -272,6 +272,7 @@ class Fleet:
         self.link = RouterLink(
             router.state, on_hello=self.hello.append, on_telemetry=self.telemetry.append, reconnect_s=0.02
         )
+        self.linked: asyncio.Task[None] | None = None
         self.epoch = uuid.uuid4().hex
         self.number = 0
         self.engines: list[Engine] = []
@@ -320,6 +321,12 @@ class Fleet:
         await self.route(model("m", *engines, **fields))
         return engines
 
+    async def unlink(self) -> None:
+        """End the control process's end: a router has one at a time, and this one would come back."""
+        assert self.linked is not None
+        self.linked.cancel()
+        await asyncio.gather(self.linked, return_exceptions=True)
+
     def close(self) -> None:
         for client in self._clients:
             client.close()
@@ -343,7 +350,7 @@ async def fleet_of(router: RouterProcess) -> AsyncIterator[Fleet]:
     """A fleet whose link to the router stands, ended with the block."""
     await router.serving()
     fleet = Fleet(router)
-    task = asyncio.create_task(fleet.link.run())
+    task = fleet.linked = asyncio.create_task(fleet.link.run())
     try:
         await until(lambda: fleet.link.connected, "the router's greeting")
         await fleet.route()

@@ -55,6 +55,7 @@ def table(epoch: str, number: int, *models: ModelRoute) -> RouteTable:
 
 def test_a_router_greets_with_its_table_and_keeps_to_the_newest_version(play) -> None:
     async def scenario(fleet: Fleet) -> None:
+        await fleet.unlink()
         control = await RawControl.connect(fleet)
         hello = await control.next()
         assert isinstance(hello, Hello)

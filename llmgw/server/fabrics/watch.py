@@ -121,9 +121,12 @@ class FabricWatch:
         if places != self._told_places or now - self._told_at >= wait_s:
             self._told_places, self._told_doubts, self._told_at = places, doubts, now
             hub.set_fabric_facts(fabric_facts(hub.fleet, book, hub.ports, wall, self._tests.doubts()))
-        if book.version != self._remembered:
-            self._remembered = book.version
-            remember(book, self._store)
+        self._remember()
+
+    def _remember(self) -> None:
+        if self._hub.fabrics.version != self._remembered:
+            self._remembered = self._hub.fabrics.version
+            remember(self._hub.fabrics, self._store)
 
     def _look_at_ports(self, wall: float) -> None:
         ports = self._hub.ports
@@ -215,6 +218,8 @@ class FabricWatch:
                 self._hub.fabrics.version += 1
 
     def _keep(self, changes: list[FabricChange]) -> None:
+        # Together with what it changes: after a server that is killed, history never knows more than the rest.
+        self._remember()
         self._store.add_changes(changes)
         for change in changes:
             log.info(change.kind, fabric=change.name or change.fabric, what=change.what)
