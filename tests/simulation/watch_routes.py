@@ -46,7 +46,9 @@ class RouteWatch(Watch):
                     said.phase not in LIVE_PHASES and shard_id.rpartition(".")[0] == endpoint_id
                     for shard_id, said in self._said.items()
                 ):
-                    continue  # another rank has ended, and a replica is one unit
+                    # Another rank has ended, and a replica is one unit; its node may tell of it no more later.
+                    self._let_go.add(endpoint_id)
+                    continue
                 if endpoint_id in self._let_go:
                     continue  # another rank's node has registered without it
                 self.expect(
