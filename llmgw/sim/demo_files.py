@@ -53,6 +53,8 @@ class DemoOptions:
     """The loopback address that the server listens on."""
     liveness: dict[str, str] = field(default_factory=dict)
     """Keys of `liveness` in server.yaml beside `settle`."""
+    fabrics: dict[str, str] = field(default_factory=lambda: {"managers_interval": "5s", "map_interval": "15s"})
+    """Keys of `fabrics` in server.yaml: what is done to a simulated fabric shows soon."""
     first_byte_timeout: str = "10m"
     nodes: dict[str, tuple[str, str]] = field(default_factory=lambda: dict(NODES))
     """Node → (address, fabric), before a running demo's addresses are stepped around."""
@@ -166,7 +168,7 @@ def write_server_config(options: DemoOptions, folder: Path, ports: list[int]) ->
         "state": str(folder / "state"),
         "liveness": {"settle": f"{options.settle_s:g}s", **options.liveness},
         "router": {"drain_grace": "20s"},
-        "fabrics": {"managers_interval": "5s", "map_interval": "15s"},
+        "fabrics": options.fabrics,
         "models": models,
     }
     write_private(folder / "server.yaml", yaml.safe_dump(config, sort_keys=False))

@@ -167,6 +167,8 @@ def behind_proxies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[R
             nodes={"node01": ("127.0.0.31", "ib-a")},
             replicas_big=0,
             replicas_small=1,
+            # Each question would come with the end of a poll.
+            fabrics={"managers_interval": "1h", "map_interval": "1h"},
         )
         try:
             running.wait_ready(0, 1)

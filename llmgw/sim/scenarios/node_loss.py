@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import httpx
 
 from llmgw.sim.demo_fleet import DemoFleet
 from llmgw.sim.load import Load, Request, run_request
 from llmgw.sim.scenarios.judge import Judge, gpus_used_twice, listening_shards, ready_replicas, wait_all_ready
 
+SERVED_THROUGH_EACH_S = 30.0
 VICTIM = "node02"
 REPLACED_S_MAX = 45.0
 
@@ -71,8 +74,10 @@ async def _serve_through_each(fleet: DemoFleet, judge: Judge, replicas: list[dic
     """Ask the gateway until every replica has answered."""
     wanted = {str(replica["replica_id"]) for replica in replicas}
     answered: set[str] = set()
+    # One that has just become ready is spared at first, and gets its share after the routers' slow start.
+    deadline = time.monotonic() + SERVED_THROUGH_EACH_S
     async with httpx.AsyncClient(trust_env=False, timeout=30.0) as client:
-        for _ in range(20):
+        while time.monotonic() < deadline:
             for model in sorted({str(replica["model"]) for replica in replicas}):
                 request = Request(model, 0.0, stream=True)
                 await run_request(client, fleet.api, request, tokens=4)
