@@ -345,7 +345,8 @@ def inherit_routes(fleet: Fleet, table: RouteTable, now: float) -> None:
             if endpoint.node is not None and (known is None or known.state is ReplicaState.ADOPTING):
                 fleet.inherited.setdefault(endpoint.id, InheritedRoute(model.name, endpoint, alive_at=now))
     for node in fleet.nodes.values():
-        if node.session is not None:
+        # Also one that is lost by now: it has spoken since this server started.
+        if node.last_heard > float("-inf"):
             drop_inherited_of(fleet, node.node_id)
 
 

@@ -221,6 +221,16 @@ def test_a_route_of_before_is_gone_when_its_node_registered_without_it_before_th
     assert server.routed() == []
 
 
+def test_a_late_router_brings_no_route_to_a_node_that_registered_without_it_and_is_lost() -> None:
+    # Found by simulation: a router that hung greeted after its node had been heard and lost.
+    server = Server(small(), ["node1", "node2"])
+    server.register("node1", [])
+    node = server.hub.fleet.nodes["node1"]
+    node.state, node.session = NodeState.LOST, None
+    server.hub.import_table(table_of_before("small", "small-x", "node1"))
+    assert server.hub.fleet.inherited == {}
+
+
 def test_no_table_is_published_before_a_router_that_lives_was_asked_for_its_own() -> None:
     server = Server(small(2), ["node1", "node2"])
     server.register("node1", [])
