@@ -110,19 +110,25 @@ def read_marker(pid: int) -> tuple[str, str] | None:
     return (found[MARKER], found[WORK_DIR_MARKER]) if found is not None else None
 
 
-def read_markers(pid: int) -> dict[str, str] | None:
-    """All that we put into a shard's environment, shard and work dir among it; None where those are not."""
+def read_environment(pid: int, names: Collection[bytes]) -> dict[str, str]:
+    """Those of the variables that a process was started with; none of one that is gone, or somebody else's."""
     try:
         block = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
-        return None  # gone, or somebody else's
-    if b"LLMGW_SHARD=" not in block:
-        return None
+        return {}
+    if not any(name in block for name in names):
+        return {}  # so it is of nearly all processes of a machine
     found = {}
     for item in block.split(b"\0"):
         name, _, value = item.partition(b"=")
-        if name in _MARKERS:
+        if name in names:
             found[name.decode()] = os.fsdecode(value)
+    return found
+
+
+def read_markers(pid: int) -> dict[str, str] | None:
+    """All that we put into a shard's environment, shard and work dir among it; None where those are not."""
+    found = read_environment(pid, _MARKERS)
     return found if MARKER in found and WORK_DIR_MARKER in found else None
 
 

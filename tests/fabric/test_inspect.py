@@ -5,11 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,28 +16,12 @@ from llmgw.fabric.svg import draw_svg
 from tests.bench.fabric import fabric_text
 from tests.fabric.generate import fat_tree, ring
 from tests.fabric.test_answers import TABLE, smir
+from tests.inspecting import inspect, said
 
 FABRIC_KEYS = [
     *("switches", "hcas", "sharp", "routers", "links", "rates", "tiers", "slow", "unnamed_hcas", "self_links"),
     *("disagreeing", "rails", "unread_lines"),
 ]
-
-
-def inspect(*args: object, stdin: bytes = b"") -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "llmgw", "inspect", *map(str, args)],
-        input=stdin,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
-
-
-def said(*args: object, stdin: bytes = b"") -> Any:
-    code, out, err = inspect(*args, "-o", "json", stdin=stdin)
-    assert (code, err) == (0, "")
-    return json.loads(out)
 
 
 def test_a_fabric_has_the_agreed_shape_from_a_file_and_from_a_pipe(tmp_path: Path) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from llmgw.sim.hardware import set_port, write_hardware
+from tests.inspecting import inspect, said
 
 CSV = """index, uuid, name, memory.total [MiB], memory.used [MiB], mig.mode.current
 0, GPU-00000000-aaaa, NVIDIA H200, 143771 MiB, 55 MiB, Enabled
@@ -18,23 +16,6 @@ CSV = """index, uuid, name, memory.total [MiB], memory.used [MiB], mig.mode.curr
 Unable to determine the device handle for GPU0000:02:00.0: GPU is lost.  Reboot the system to recover this GPU
 2, GPU-00000000-cccc, NVIDIA GB10, [N/A], [N/A], [N/A]
 """
-
-
-def inspect(*args: object, stdin: bytes = b"") -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "llmgw", "inspect", *map(str, args)],
-        input=stdin,
-        capture_output=True,
-        timeout=20,
-        check=False,
-    )
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
-
-
-def said(*args: object, stdin: bytes = b"") -> Any:
-    code, out, err = inspect(*args, "-o", "json", stdin=stdin)
-    assert (code, err) == (0, "")
-    return json.loads(out)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])

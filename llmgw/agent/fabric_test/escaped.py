@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import signal
 import time
-from pathlib import Path
 
-from llmgw.agent.processes import ProcessInfo, read_processes, send_signal
+from llmgw.agent.processes import ProcessInfo, read_environment, read_processes, send_signal
 
 END_MARKER = "LLMGW_BANDWIDTH_END"
 _LOOK_S = 0.02
@@ -42,13 +41,6 @@ def kill_marked(work_dir: str, end: str | None = None) -> int:
 
 
 def _is_marked(info: ProcessInfo, work_dir: str, end: str | None) -> bool:
-    try:
-        block = Path(f"/proc/{info.pid}/environ").read_bytes()
-    except OSError:
-        return False  # gone, or somebody else's
-    start = f"{END_MARKER}=".encode()
-    for item in block.split(b"\0"):
-        if item.startswith(start):
-            of, _, folder = item[len(start) :].decode("utf-8", "replace").partition(" ")
-            return folder == work_dir and end in (None, of)
-    return False
+    said = read_environment(info.pid, (END_MARKER.encode(),)).get(END_MARKER, "")
+    of, _, folder = said.partition(" ")
+    return folder == work_dir and end in (None, of)
