@@ -230,6 +230,14 @@ def test_all_pairs_name_the_adapter_that_the_bad_ones_have_in_common(fleet: Fabr
     )
     assert sum(one["grade"] == "bad" for one in test["results"]) == 4
 
+    # Placement reads it: the node is taken last, and `explain` says why.
+    def comes_last() -> dict[str, str]:
+        last: dict[str, str] = fleet.ctl_json("explain", "demo/big")["profiles"][0]["last"]
+        return last
+
+    until(lambda: "in the fabric test with" in comes_last().get("node03", ""), 15, fleet.story)
+    assert comes_last().keys() == {"node03"}
+
 
 def test_what_cannot_be_tested_is_a_sentence_and_exit_2(fleet: FabricFleet) -> None:
     for arguments, says in (
