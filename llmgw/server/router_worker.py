@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,10 @@ from llmgw.messages.router_files import RouterFiles
 from llmgw.messages.routes import Hello, Telemetry
 from llmgw.server.router_link import RouterLink
 from llmgw.server.router_slots import lives, lock_holder
+
+
+SILENT_AFTER_S = 2.0
+"""One that lives greets within milliseconds, and one that ends is gone as soon after it has closed its socket."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +46,7 @@ class Worker:
         on_hello: Callable[[Worker, Hello], None],
         on_telemetry: Callable[[Worker, Telemetry], None],
         on_lost: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.files = RouterFiles(state, name)
@@ -56,12 +62,15 @@ class Worker:
         self.requests = 0
         self.in_flight = 0
         self._on_telemetry = on_telemetry
+        self._on_lost = on_lost
+        self._clock = clock
+        self._unheard_since = clock()
         self.link = RouterLink(
             state,
             worker=name,
             on_hello=lambda hello: on_hello(self, hello),
             on_telemetry=self._telemetry,
-            on_lost=on_lost,
+            on_lost=self._lost,
         )
         self._task: asyncio.Task[None] | None = None
 
@@ -101,7 +110,7 @@ class Worker:
             return RouterView(
                 name=self.name,
                 pid=self.pid,
-                state="silent" if self.greeted or self.process is None else "starting",
+                state=self._unheard(),
                 requests=self.requests,
                 in_flight=self.in_flight,
             )
@@ -114,6 +123,18 @@ class Worker:
             requests=self.requests,
             in_flight=self.in_flight,
         )
+
+    def _unheard(self) -> str:
+        """What one is that is not connected."""
+        if self.process is not None and not self.greeted:
+            return "starting"  # its program is loaded, however long that takes
+        if self._clock() - self._unheard_since >= SILENT_AFTER_S:
+            return "silent"
+        return "finishing" if self.leaving else "starting"
+
+    def _lost(self) -> None:
+        self._unheard_since = self._clock()
+        self._on_lost()
 
     def _telemetry(self, message: Telemetry) -> None:
         self.requests += len(message.outcomes) + message.dropped
