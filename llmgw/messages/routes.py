@@ -67,11 +67,34 @@ class ModelRoute(msgspec.Struct, frozen=True, kw_only=True):
     prefix_affinity: bool = False
 
 
+class KeyRoute(msgspec.Struct, frozen=True, kw_only=True):
+    """A key that clients of the model API may use.
+
+    `hash` is the SHA-256 of the whole key: routers never hold a key itself. `models` are the only ones it may ask
+    for, None: all. Limits hold for all routers together; None sets none. Requests of a higher `priority` leave a
+    queue first. `expires_at_s` is in seconds since 1970.
+    """
+
+    id: str
+    hash: bytes
+    models: list[str] | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrency: int | None = None
+    priority: int = 0
+    expires_at_s: float | None = None
+
+
 class RouteTable(msgspec.Struct, frozen=True, kw_only=True, tag="table"):
-    """The whole table. A router replaces the one it has, keeps this one on disk (0600), and acknowledges it."""
+    """The whole table. A router replaces the one it has, keeps this one on disk (0600), and acknowledges it.
+
+    Without `keys_required` whoever reaches the gateway may use it, and a key that a client gives is not read.
+    """
 
     version: TableVersion
     models: list[ModelRoute] = []
+    keys: list[KeyRoute] = []
+    keys_required: bool = False
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
@@ -91,7 +114,11 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """One finished request. `status` is what the client got; 499 is a client that left. `retry_refused`: it
-    failed although another engine could have been asked, since the model's retry budget was spent."""
+    failed although another engine could have been asked, since the model's retry budget was spent.
+
+    `key` is the id of the key that it came with. Tokens are None where nothing is known of them, and `estimated`
+    where the router counted them itself, since the engine's own count never came. `queued_s` is how long it
+    waited for an engine to have room."""
 
     model: str
     endpoint: str | None
@@ -102,6 +129,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
     error: str | None = None
     retry_refused: bool = False
+    key: str = ""
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    estimated: bool = False
+    queued_s: float = 0.0
 
 
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
@@ -124,10 +157,24 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     draining: bool = False
 
 
+class KeyShare(msgspec.Struct, frozen=True, kw_only=True):
+    """One router's part of a key's limits; None: no limit."""
+
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    concurrency: int | None = None
+
+
 class RouterShare(msgspec.Struct, frozen=True, kw_only=True, tag="share"):
-    """This router is one of so many: of the limits that hold for all together it has that part."""
+    """This router is one of so many: of the limits that hold for all together it has that part.
+
+    `endpoints` (concurrency by endpoint id) and `keys` (by key id) are parts that are not equal, since the
+    routers' load is not; what is missing there is divided by `workers`.
+    """
 
     workers: int
+    endpoints: dict[str, int] = {}
+    keys: dict[str, KeyShare] = {}
 
 
 class StopRouter(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
@@ -139,4 +186,12 @@ class StopRouter(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
 FromServer = RouteTable | RouterShare | StopRouter
 FromRouter = Hello | Telemetry
 
-ErrorType = Literal["invalid_request_error", "not_found_error", "server_error", "service_unavailable"]
+ErrorType = Literal[
+    "invalid_request_error",
+    "authentication_error",
+    "permission_error",
+    "not_found_error",
+    "rate_limit_error",
+    "server_error",
+    "service_unavailable",
+]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from llmgw.messages.routes import Outcome
 from llmgw.router.answer import answer_head, broken_ending
+from llmgw.router.caller import ANYBODY, Caller
 from llmgw.router.dechunk import Dechunker
 from llmgw.router.endpoint import Endpoint
 from llmgw.router.errors import (
@@ -50,6 +51,7 @@ class Exchange:
     __slots__ = (
         "_asked",
         "_body",
+        "_caller",
         "_client",
         "_connection",
         "_dechunker",
@@ -80,6 +82,7 @@ class Exchange:
         model: Model,
         stream: bool,
         point: int | None = None,
+        caller: Caller = ANYBODY,
     ) -> None:
         """`point` is where the conversation stands on the model's ring.
 
@@ -91,6 +94,7 @@ class Exchange:
         self._request = request
         self._model = model
         self._stream = stream
+        self._caller = caller
         self._tries = Tries(model, random.random, point)
         self._body = request.body
         self._failure: ApiError | None = None
@@ -409,5 +413,7 @@ class Exchange:
                 stream=self._stream,
                 error=error[:500] if error is not None else None,
                 retry_refused=self._tries.refused and status >= 500,
+                key=self._caller.id,
             )
         )
+        self._caller.ended(0)

@@ -14,7 +14,6 @@ from llmgw.messages.routes import Hello, Telemetry
 from llmgw.server.router_link import RouterLink
 from llmgw.server.router_slots import lives, lock_holder
 
-
 SILENT_AFTER_S = 2.0
 """One that lives greets within milliseconds, and one that ends is gone as soon after it has closed its socket."""
 
