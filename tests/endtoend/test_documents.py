@@ -84,7 +84,7 @@ def test_the_commands_of_a_document_work(fleet: RunningFleet, place: Path, path:
     for count in ("3", "2"):
         fleet.ctl("scale", "demo/small", count, "--yes")  # so that there is a revision 3
     fleet.wait_ready()
-    script = ["set -e"]
+    script = ["set -eE", """trap 'echo "this failed: $BASH_COMMAND" >&2' ERR"""]
     for command in commands(path):
         if ELSEWHERE.match(command) or not HERE.match(command):
             continue
@@ -111,5 +111,6 @@ def test_the_commands_of_a_document_work(fleet: RunningFleet, place: Path, path:
         timeout=100,
         check=False,
     )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    # The end is what failed; all of it would hide that in a log that is cut.
+    assert done.returncode == 0, f"{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
     assert "Traceback" not in done.stderr
