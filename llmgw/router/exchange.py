@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from llmgw.messages.routes import Outcome
 from llmgw.router.answer import answer_head, broken_ending
 from llmgw.router.caller import ANYBODY, Caller
-from llmgw.router.dechunk import Dechunker
 from llmgw.router.endpoint import Endpoint
 from llmgw.router.errors import (
     ApiError,
@@ -26,6 +25,7 @@ from llmgw.router.errors import (
     stream_broke,
 )
 from llmgw.router.fields import replace_model
+from llmgw.router.filters import Rewriting
 from llmgw.router.request import Request
 from llmgw.router.response_parser import CHUNKED, UNTIL_CLOSE, ResponseHead
 from llmgw.router.table import Model
@@ -54,7 +54,6 @@ class Exchange:
         "_caller",
         "_client",
         "_connection",
-        "_dechunker",
         "_dialling",
         "_endpoint",
         "_ends_at",
@@ -65,6 +64,7 @@ class Exchange:
         "_over",
         "_probe",
         "_request",
+        "_rewriting",
         "_sent",
         "_service",
         "_started_at",
@@ -107,7 +107,8 @@ class Exchange:
         self._endpoint: Endpoint | None = None
         self._probe = False
         self._head: ResponseHead | None = None
-        self._dechunker: Dechunker | None = None
+        self._rewriting: Rewriting | None = None
+        """What stands between the engine's answer and the client; None where the bytes go on as they come."""
         self._over = False
         self._started_at = monotonic()
         self._ends_at = self._started_at + model.route.request_timeout_s
@@ -233,10 +234,14 @@ class Exchange:
         transport = self._client.transport
         self._heard_at = monotonic()
         if not self.first_byte_at:
-            head = self._first_byte()
-            transport.write(head + (self._dechunker.feed(data) if self._dechunker is not None else data))
-        elif self._dechunker is not None:
-            transport.write(self._dechunker.feed(data))
+            self._first_byte()
+            if self._rewriting is None:
+                transport.write(self._answer_head() + data)
+            elif not self._rewrite(self._rewriting, data, done):
+                return
+        elif self._rewriting is not None:
+            if not self._rewrite(self._rewriting, data, done):
+                return
         elif data:
             transport.write(data)
         if done:
@@ -258,8 +263,22 @@ class Exchange:
         else:
             self._attempt_failed(f"it {reason}", died=True)
 
-    def _first_byte(self) -> bytes:
-        """The answer's head for the client, built when nothing can be taken back any more."""
+    def _rewrite(self, rewriting: Rewriting, data: bytes, done: bool) -> bool:
+        """Send on what a filter makes of body bytes. False when they are no answer, and the request is over."""
+        try:
+            data = rewriting.feed(data, done)
+        except ApiError as error:
+            self._break_off(error.message)
+            return False
+        if not rewriting.begun and (data or done):
+            rewriting.begun = True
+            data = self._answer_head() + data
+        if data:
+            self._client.transport.write(data)
+        return True
+
+    def _first_byte(self) -> None:
+        """The answer has begun: nothing can be taken back any more."""
         head, request, client = self._head, self._request, self._client
         endpoint = self._endpoint
         assert head is not None
@@ -271,11 +290,17 @@ class Exchange:
             self.client_paused(True)
         client.release_body(request)
         self._body = b""
-        if head.framing == CHUNKED and request.http10:
-            self._dechunker = Dechunker()
-        elif head.framing == UNTIL_CLOSE:
+        filter = None
+        if filter is not None or (request.http10 and head.framing == CHUNKED):
+            self._rewriting = Rewriting(head, filter, http10=request.http10)
+        if head.framing == UNTIL_CLOSE:
             client.close_after_answer()
-        return answer_head(head, request, endpoint.id, keep_alive=client.keeps_alive())
+
+    def _answer_head(self) -> bytes:
+        head, endpoint = self._head, self._endpoint
+        assert head is not None
+        assert endpoint is not None
+        return answer_head(head, self._request, endpoint.id, keep_alive=self._client.keeps_alive())
 
     def _judge(self, endpoint: Endpoint, status: int, now: float) -> None:
         """What an answer's status says of the endpoint that gave it."""
@@ -288,13 +313,21 @@ class Exchange:
 
     def _break_off(self, what: str, *, engines_fault: bool = True) -> None:
         """No more comes of an answer that has begun: the client must not take what it has for the whole."""
-        head, connection, client = self._head, self._connection, self._client
+        head, connection, client, rewriting = self._head, self._connection, self._client, self._rewriting
         assert head is not None
         if self._endpoint is not None and engines_fault:
             self._endpoint_failed(self._endpoint, what)
-        chunk_left = connection.parser.chunk_left if connection is not None else 0
-        event = stream_broke(self._model.name, what).sse_event()
-        ending = broken_ending(head, event, chunk_left, chunked=self._dechunker is None)
+        if rewriting is not None and not rewriting.begun:
+            self._hang_up()
+            self._leave_endpoint()
+            self._answer(engine_failed(self._model.name, what))
+            return
+        error = stream_broke(self._model.name, what)
+        if rewriting is not None:
+            ending = rewriting.broken(error, error.sse_event())
+        else:
+            chunk_left = connection.parser.chunk_left if connection is not None else 0
+            ending = broken_ending(head, error.sse_event(), chunk_left)
         if ending is None:
             self._finish(502, error=what, cut=True)
             return
