@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 from llmgw.messages.routes import Outcome
 from llmgw.router.answer import answer_head, broken_ending
 from llmgw.router.caller import ANYBODY, Caller
+from llmgw.router.dialects import dialect_of
 from llmgw.router.endpoint import Endpoint
+from llmgw.router.engine_errors import even_errors
 from llmgw.router.errors import (
     ApiError,
     engine_failed,
@@ -25,7 +27,7 @@ from llmgw.router.errors import (
     stream_broke,
 )
 from llmgw.router.fields import replace_model
-from llmgw.router.filters import Rewriting
+from llmgw.router.filters import AnswerFilter, BadAnswer, Rewriting
 from llmgw.router.request import Request
 from llmgw.router.response_parser import CHUNKED, UNTIL_CLOSE, ResponseHead
 from llmgw.router.table import Model
@@ -33,6 +35,7 @@ from llmgw.router.tries import Tries
 from llmgw.router.upstream import UpstreamConnection, dial, take_idle
 
 if TYPE_CHECKING:
+    from llmgw.router.anthropic.dialect import MessagesDialect
     from llmgw.router.client import ClientConnection
     from llmgw.router.service import Service
 
@@ -54,6 +57,7 @@ class Exchange:
         "_caller",
         "_client",
         "_connection",
+        "_dialect",
         "_dialling",
         "_endpoint",
         "_ends_at",
@@ -97,6 +101,7 @@ class Exchange:
         self._caller = caller
         self._tries = Tries(model, random.random, point)
         self._body = request.body
+        self._dialect = dialect_of(request, model.route, service.bodies)
         self._failure: ApiError | None = None
         self._asked = False
         """The request is with an engine, and its answer is waited for."""
@@ -132,6 +137,12 @@ class Exchange:
         if endpoint is None:
             self._answer(self._failure or engines_full(self._model.name))
             return
+        if self._dialect is not None:
+            try:
+                self._target, self._body = self._dialect.put_to(endpoint, now)
+            except ApiError as error:
+                self._answer(error)
+                return
         self._tries.begin(endpoint, now)
         self._sent = False
         self._endpoint = endpoint
@@ -222,8 +233,25 @@ class Exchange:
                     self._connection.abandon()
                 self._attempt_failed(f"it answered {head.status}", died=True)
                 return True
+        elif self._dialect is not None and self._dialect.not_served(head.status, endpoint, monotonic()):
+            if self._connection is not None:
+                self._connection.abandon()
+            self._ask_again(endpoint, self._dialect)
+            return True
         self._head = head
         return False
+
+    def _ask_again(self, endpoint: Endpoint, dialect: MessagesDialect) -> None:
+        """The engine has no such path, and did nothing: it gets the request in translation."""
+        now = monotonic()
+        try:
+            self._target, self._body = dialect.put_to(endpoint, now)
+        except ApiError as error:
+            self._leave_endpoint()
+            self._answer(error)
+            return
+        self._sent = False
+        self._send(endpoint, take_idle(endpoint, now))
 
     def upstream_data(self, data: bytes, done: bool) -> None:
         """Body bytes of the answer: the first carry the head along, and from here on no other engine is tried."""
@@ -267,8 +295,8 @@ class Exchange:
         """Send on what a filter makes of body bytes. False when they are no answer, and the request is over."""
         try:
             data = rewriting.feed(data, done)
-        except ApiError as error:
-            self._break_off(error.message)
+        except BadAnswer as error:
+            self._break_off(f"the engine {self._endpoint.id if self._endpoint is not None else ''} {error}")
             return False
         if not rewriting.begun and (data or done):
             rewriting.begun = True
@@ -288,9 +316,11 @@ class Exchange:
         client.deadline = min(now + self._model.route.chunk_timeout_s, self._ends_at)
         if client.paused:
             self.client_paused(True)
-        client.release_body(request)
-        self._body = b""
-        filter = None
+        self._release_body()
+        if self._dialect is not None:
+            filter: AnswerFilter | None = self._dialect.filter(head)
+        else:
+            filter = even_errors(head) if head.status >= 400 else None
         if filter is not None or (request.http10 and head.framing == CHUNKED):
             self._rewriting = Rewriting(head, filter, http10=request.http10)
         if head.framing == UNTIL_CLOSE:
@@ -323,11 +353,12 @@ class Exchange:
             self._answer(engine_failed(self._model.name, what))
             return
         error = stream_broke(self._model.name, what)
+        event = self._dialect.error_event(error) if self._dialect is not None else error.sse_event()
         if rewriting is not None:
-            ending = rewriting.broken(error, error.sse_event())
+            ending = rewriting.broken(error, event)
         else:
             chunk_left = connection.parser.chunk_left if connection is not None else 0
-            ending = broken_ending(head, error.sse_event(), chunk_left)
+            ending = broken_ending(head, event, chunk_left)
         if ending is None:
             self._finish(502, error=what, cut=True)
             return
@@ -399,7 +430,7 @@ class Exchange:
         self._over = True
         client = self._client
         client.deadline = NEVER
-        client.release_body(self._request)
+        self._release_body()
         self._record(error.status, error.message)
         client.answer_error(error, self._request)
         client.answered()
@@ -421,8 +452,7 @@ class Exchange:
         endpoint = self._endpoint
         self._record(status, error, endpoint)
         self._leave_endpoint()
-        client.release_body(self._request)
-        self._body = b""
+        self._release_body()
         if not client_there:
             return
         if cut:
@@ -431,6 +461,13 @@ class Exchange:
         if close:
             client.close_after_answer()
         client.answered()
+
+    def _release_body(self) -> None:
+        """The request will not be sent again."""
+        self._client.release_body(self._request)
+        self._body = b""
+        if self._dialect is not None:
+            self._dialect.release()
 
     def _record(self, status: int, error: str | None, endpoint: Endpoint | None = None) -> None:
         first = self.first_byte_at

@@ -13,18 +13,22 @@ from llmgw.router.errors import ApiError
 from llmgw.router.response_parser import CHUNKED, LENGTH, UNTIL_CLOSE, ResponseHead
 
 
+class BadAnswer(Exception):
+    """An engine sent what a filter can turn into no answer; the message reads on from "the engine"."""
+
+
 class AnswerFilter(Protocol):
     """Payload in, payload out, wherever it is split. One answer each.
 
-    As long as nothing has come out the client has seen nothing of the answer, and an ApiError that is raised is
-    what it gets instead; later it is how the answer breaks off.
+    As long as nothing has come out the client has seen nothing of the answer, and gets an error in its place when
+    BadAnswer is raised; later the answer breaks off there.
     """
 
     def feed(self, payload: bytes) -> bytes:
-        """What becomes of this much more of the body. Raises ApiError for an answer that is none."""
+        """What becomes of this much more of the body. Raises BadAnswer."""
 
     def end(self) -> bytes:
-        """What is left to say when the body was whole. Raises ApiError."""
+        """What is left to say when the body was whole. Raises BadAnswer."""
 
     def broken(self, error: ApiError) -> bytes:
         """The last words of an answer that has begun and breaks off; b"" where nothing can be said."""
@@ -46,7 +50,7 @@ class Rewriting:
         head.framing = UNTIL_CLOSE if http10 else CHUNKED
 
     def feed(self, data: bytes, done: bool) -> bytes:
-        """Body bytes of the engine, framed as they come → of the client's body, framed. Raises ApiError.
+        """Body bytes of the engine, framed as they come → of the client's body, framed. Raises BadAnswer.
 
         An answer of which nothing has come out before it is whole gets a length instead of chunks.
         """
