@@ -126,7 +126,7 @@ def test_an_unknown_model_is_anthropics_not_found(client: anthropic.Anthropic) -
 
 def test_what_the_engine_refuses_is_anthropics_bad_request(client: anthropic.Anthropic) -> None:
     with pytest.raises(anthropic.BadRequestError) as caught:
-        client.messages.create(model="small", max_tokens=1, messages=HELLO, temperature=-1)
+        client.messages.create(model="small", max_tokens=1, messages=HELLO, extra_body={"temperature": -1})
     assert caught.value.body["error"]["type"] == "invalid_request_error"
     assert "temperature" in caught.value.body["error"]["message"]
 
