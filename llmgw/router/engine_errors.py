@@ -49,7 +49,7 @@ def read_error(body: bytes, status: int) -> EngineError:
     inner = envelope if isinstance(envelope, dict) else told
     message = inner.get("message")
     if not isinstance(message, str) or not message:
-        message = _told(envelope) or _told(told.get("detail")) or _told(message) or _bare(status)
+        message = _told(envelope) or _told(told.get("detail")) or _told(told) or _bare(status)
         return EngineError(message, _string(inner.get("type")), inner.get("param"), inner.get("code"))
     clean = _TRACE.sub("", message)
     return EngineError(

@@ -156,7 +156,7 @@ def _assistant(message: Message, at: str) -> dict[str, Any]:
         elif block.type == "tool_use":
             if not _is_object(block.input):
                 raise _wrong(f"{where}.input: an object is needed.", f"{where}.input")
-            function = {"name": _needed(block.name, where, "name"), "arguments": bytes(block.input).decode()}
+            function = {"name": _needed(block.name, where, "name"), "arguments": _json_text(block.input, where)}
             calls.append({"id": _needed(block.id, where, "id"), "type": "function", "function": function})
         elif block.type != "redacted_thinking":
             raise _unknown_block(block, where)
@@ -241,6 +241,13 @@ def _choose_tool(chat: dict[str, Any], choice: ToolChoice) -> None:
 
 def _is_object(raw: msgspec.Raw) -> bool:
     return bytes(raw).lstrip()[:1] == b"{"
+
+
+def _json_text(raw: msgspec.Raw, at: str) -> str:
+    try:
+        return bytes(raw).decode()
+    except UnicodeDecodeError:  # what is skipped in reading is not looked at
+        raise _wrong(f"{at}.input: it is not UTF-8.", f"{at}.input") from None
 
 
 def _needed(value: str | None, at: str, name: str) -> str:
