@@ -130,7 +130,6 @@ def test_what_is_not_served_is_named_by_its_status(play, wire: bytes, status: in
         ("POST", "/v1/files", 404, "files"),
         ("GET", "/v1/batches", 404, "batches"),
         ("POST", "/sleep", 404, "/v1/"),
-        ("POST", "/v1/load_lora_adapter", 503, "m"),
         ("POST", "/v1/load_lora_adapter", 404, "/v1/"),
         ("GET", "/tokenize", 405, "POST"),
         ("OPTIONS", "/rerank", 204, None),
