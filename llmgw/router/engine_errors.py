@@ -17,6 +17,10 @@ from llmgw.router.response_parser import NONE, ResponseHead
 ERROR_BYTES_MAX = 64 * 1024
 """An error is small; what is larger goes on as it came."""
 _TEXT_CHARS_MAX = 500
+_UNAUTHORIZED = 401
+_OWN_KEY_REFUSED = (
+    "The engine refused the key that this gateway has for it; whoever runs it has to correct that: "
+)
 # SGLang's validation errors name files and lines of its own installation.
 _TRACE = re.compile(r'\s*\n\s*File ".*', re.DOTALL)
 _encode = msgspec.json.Encoder().encode
@@ -39,6 +43,14 @@ class EngineError:
 
 def read_error(body: bytes, status: int) -> EngineError:
     """Find what the body of an answer with such a status says, whatever its shape."""
+    error = _read(body, status)
+    if status == _UNAUTHORIZED:
+        error.message = _OWN_KEY_REFUSED + error.message
+        error.whole = False
+    return error
+
+
+def _read(body: bytes, status: int) -> EngineError:
     try:
         told = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
@@ -79,9 +91,11 @@ def openai_body(error: EngineError, status: int) -> bytes:
 class EvenErrors:
     """Brings an engine's error into OpenAI's shape. One that has it goes on byte for byte."""
 
-    __slots__ = ("_held", "_passes", "_status")
+    __slots__ = ("_held", "_passes", "_said", "_status")
 
-    def __init__(self, status: int) -> None:
+    def __init__(self, said: int, status: int) -> None:
+        """`said` is the engine's status, and `status` the client's."""
+        self._said = said
         self._status = status
         self._held = b""
         self._passes = False
@@ -101,7 +115,7 @@ class EvenErrors:
         """The body for the client."""
         if self._passes:
             return b""
-        error = read_error(self._held, self._status)
+        error = read_error(self._held, self._said)
         return self._held if error.whole else openai_body(error, self._status)
 
     def broken(self, error: ApiError) -> bytes:
@@ -113,8 +127,19 @@ def even_errors(head: ResponseHead) -> EvenErrors | None:
     """The filter for an error's answer; None where it must not be read. The head is changed to what comes out."""
     if head.framing == NONE or head.length > ERROR_BYTES_MAX or not is_readable(head) or head.is_event_stream:
         return None
+    return EvenErrors(head.status, told_status(head))
+
+
+def told_status(head: ResponseHead) -> int:
+    """The status that the client gets for an engine's error. The head is changed to it, and to JSON.
+
+    No client's key ever reaches an engine: a 401 is about the gateway's own, and would have the client doubt its.
+    """
     say_json(head)
-    return EvenErrors(head.status)
+    if head.status == _UNAUTHORIZED:
+        head.status = 502
+        head.headers = [(name, value) for name, value in head.headers if name != b"www-authenticate"]
+    return head.status
 
 
 def is_readable(head: ResponseHead) -> bool:

@@ -26,8 +26,6 @@ BESIDE_V1 = frozenset(
         "/score",
         "/classify",
         "/pooling",
-        "/embed",
-        "/v2/embed",
     )
 )
 # Below /v1/ too: vLLM loads adapters for whoever asks, when it is started so.

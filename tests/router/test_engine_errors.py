@@ -74,7 +74,6 @@ def test_every_recorded_error_of_the_real_engines_is_readable() -> None:
     ("status", "raised"),
     [
         (400, openai.BadRequestError),
-        (401, openai.AuthenticationError),
         (404, openai.NotFoundError),
         (422, openai.UnprocessableEntityError),
         (429, openai.RateLimitError),
@@ -91,6 +90,20 @@ def test_the_openai_client_raises_its_own_class_with_the_message(play, status, r
                 await client.completions.create(model="m", prompt="hi")
         assert caught.value.body["message"] == "too long"
         assert caught.value.status_code == status
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("body", [b'{"error":"Unauthorized"}', b'{"error":{"message":"Invalid API Key"}}'])
+def test_a_wrong_key_of_the_gateways_own_is_not_told_as_the_clients(play, body) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        await fleet.serve(plain(body, 401, b"www-authenticate: Bearer\r\n"))
+        answer = await fleet.ask(post())
+        error = json.loads(answer.body)["error"]
+        assert answer.status == 502
+        assert error["message"].startswith("The engine refused the key that this gateway has for it")
+        assert "www-authenticate" not in answer.headers
+        assert (await fleet.outcome()).status == 502
 
     play(scenario)
 

@@ -265,7 +265,7 @@ def test_tokens_are_counted_by_the_engine_itself_by_its_tokenizer_or_not_at_all(
     ("status", "answer", "raised", "kind"),
     [
         (400, b'{"object":"error","message":"no"}', anthropic.BadRequestError, "invalid_request_error"),
-        (401, b'{"error":"no"}', anthropic.AuthenticationError, "authentication_error"),
+        (403, b'{"error":"no"}', anthropic.PermissionDeniedError, "permission_error"),
         (429, b'{"detail":"no"}', anthropic.RateLimitError, "rate_limit_error"),
         (500, b"no", anthropic.InternalServerError, "api_error"),
         (

@@ -15,7 +15,7 @@ from llmgw.router.anthropic.errors import error_body, error_event
 from llmgw.router.anthropic.request import read_messages, to_chat, to_tokenize
 from llmgw.router.anthropic.stream import StreamFilter
 from llmgw.router.endpoint import Endpoint
-from llmgw.router.engine_errors import ERROR_BYTES_MAX, is_readable, read_error, say_json
+from llmgw.router.engine_errors import ERROR_BYTES_MAX, is_readable, read_error, say_json, told_status
 from llmgw.router.errors import ApiError, busy
 from llmgw.router.filters import AnswerFilter, BadAnswer
 from llmgw.router.request import Request
@@ -26,7 +26,7 @@ MESSAGES_PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
 NATIVE_ASKED_AGAIN_S = 600.0
 """An endpoint's address may get a newer engine."""
-ANSWER_BYTES_MAX = 64 * 1024 * 1024
+ANSWER_BYTES_MAX = 16 * 1024 * 1024
 """Of a whole answer that is translated, and held for it."""
 _NOT_SERVED = frozenset((404, 405, 501))
 _NO_COUNT = (
@@ -114,12 +114,12 @@ class MessagesDialect:
         return error_event(error.status, error.message, self._request.request_id)
 
     def _error_filter(self, head: ResponseHead) -> AnswerFilter:
-        say_json(head)
-        status, request_id = head.status, self._request.request_id
-        counts = self._translating and self._request.path == COUNT_PATH and status in _NOT_SERVED
+        said, request_id = head.status, self._request.request_id
+        status = told_status(head)
+        counts = self._translating and self._request.path == COUNT_PATH and said in _NOT_SERVED
 
         def turn(body: bytes) -> bytes:
-            return error_body(status, _NO_COUNT if counts else read_error(body, status).message, request_id)
+            return error_body(status, _NO_COUNT if counts else read_error(body, said).message, request_id)
 
         return _Whole(turn, ERROR_BYTES_MAX, cut=True)
 
