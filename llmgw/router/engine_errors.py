@@ -18,6 +18,8 @@ ERROR_BYTES_MAX = 64 * 1024
 """An error is small; what is larger goes on as it came."""
 _TEXT_CHARS_MAX = 500
 _UNAUTHORIZED = 401
+# FastAPI's and llama.cpp's whole words for it, which would leave a client to wonder what is not found.
+_NO_SUCH_PATH = frozenset(("Not Found", "File Not Found", "Method Not Allowed"))
 _OWN_KEY_REFUSED = (
     "The engine refused the key that this gateway has for it; whoever runs it has to correct that: "
 )
@@ -41,9 +43,15 @@ class EngineError:
         self.whole = whole
 
 
-def read_error(body: bytes, status: int) -> EngineError:
-    """Find what the body of an answer with such a status says, whatever its shape."""
+def read_error(body: bytes, status: int, path: str) -> EngineError:
+    """Find what the body of an answer with such a status says, whatever its shape. `path` is what was asked."""
     error = _read(body, status)
+    if error.message in _NO_SUCH_PATH:
+        error.message = (
+            f"The engine of this model does not serve {path[:200]} ({error.message}); GET /v1/models says what "
+            "models are for."
+        )
+        error.whole = False
     if status == _UNAUTHORIZED:
         error.message = _OWN_KEY_REFUSED + error.message
         error.whole = False
@@ -91,10 +99,11 @@ def openai_body(error: EngineError, status: int) -> bytes:
 class EvenErrors:
     """Brings an engine's error into OpenAI's shape. One that has it goes on byte for byte."""
 
-    __slots__ = ("_held", "_passes", "_said", "_status")
+    __slots__ = ("_held", "_passes", "_path", "_said", "_status")
 
-    def __init__(self, said: int, status: int) -> None:
+    def __init__(self, said: int, status: int, path: str) -> None:
         """`said` is the engine's status, and `status` the client's."""
+        self._path = path
         self._said = said
         self._status = status
         self._held = b""
@@ -115,7 +124,7 @@ class EvenErrors:
         """The body for the client."""
         if self._passes:
             return b""
-        error = read_error(self._held, self._said)
+        error = read_error(self._held, self._said, self._path)
         return self._held if error.whole else openai_body(error, self._status)
 
     def broken(self, error: ApiError) -> bytes:
@@ -123,11 +132,11 @@ class EvenErrors:
         return b""
 
 
-def even_errors(head: ResponseHead) -> EvenErrors | None:
+def even_errors(head: ResponseHead, path: str) -> EvenErrors | None:
     """The filter for an error's answer; None where it must not be read. The head is changed to what comes out."""
     if head.framing == NONE or head.length > ERROR_BYTES_MAX or not is_readable(head) or head.is_event_stream:
         return None
-    return EvenErrors(head.status, told_status(head))
+    return EvenErrors(head.status, told_status(head), path)
 
 
 def told_status(head: ResponseHead) -> int:

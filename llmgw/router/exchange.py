@@ -320,7 +320,7 @@ class Exchange:
         if self._dialect is not None:
             filter: AnswerFilter | None = self._dialect.filter(head)
         else:
-            filter = even_errors(head) if head.status >= 400 else None
+            filter = even_errors(head, request.path) if head.status >= 400 else None
         if filter is not None or (request.http10 and head.framing == CHUNKED):
             self._rewriting = Rewriting(head, filter, http10=request.http10)
         if head.framing == UNTIL_CLOSE:

@@ -33,7 +33,8 @@ def recorded() -> list[tuple[str, int, bytes]]:
         (b'{"error":{"message":"m","type":"t","param":"p","code":400}}', "m"),
         (FLAT, "too long"),
         (b'{"error":"Unauthorized"}', "Unauthorized"),
-        (b'{"detail":"Not Found"}', "Not Found"),
+        (b'{"detail":"Not Found"}', "The engine of this model does not serve /v1/x (Not Found)"),
+        (b'{"error":{"message":"File Not Found","code":404}}', "The engine of this model does not serve /v1/x ("),
         (b'{"detail":[{"loc":["body","n"],"msg":"Field required","type":"missing"}]}', "body.n: Field required"),
         (b'{"message":""}', '{"message":""}'),
         (b"upstream connect error", "upstream connect error"),
@@ -48,7 +49,7 @@ def recorded() -> list[tuple[str, int, bytes]]:
     ],
 )
 def test_the_message_is_found_in_every_shape(body: bytes, message: str) -> None:
-    assert read_error(body, 400).message.startswith(message)
+    assert read_error(body, 400, "/v1/x").message.startswith(message)
 
 
 def test_files_and_lines_of_an_engines_installation_are_left_out() -> None:
@@ -56,7 +57,7 @@ def test_files_and_lines_of_an_engines_installation_are_left_out() -> None:
         "object": "error",
         "message": '1 validation error:\n  no\n\n  File "/opt/x.py", line 3, in f\n    POST',
     }
-    assert read_error(json.dumps(body).encode(), 400).message == "1 validation error:\n  no"
+    assert read_error(json.dumps(body).encode(), 400, "/v1/x").message == "1 validation error:\n  no"
 
 
 def test_every_recorded_error_of_the_real_engines_is_readable() -> None:
@@ -64,7 +65,7 @@ def test_every_recorded_error_of_the_real_engines_is_readable() -> None:
     if not errors:
         pytest.skip("no recorded answers of engines here")
     for name, status, body in errors:
-        error = json.loads(openai_body(read_error(body, status), status))["error"]
+        error = json.loads(openai_body(read_error(body, status, "/v1/x"), status))["error"]
         assert error["message"], name
         assert "did not say why" not in error["message"] or not body, name
         assert "site-packages" not in error["message"], name

@@ -119,7 +119,9 @@ class MessagesDialect:
         counts = self._translating and self._request.path == COUNT_PATH and said in _NOT_SERVED
 
         def turn(body: bytes) -> bytes:
-            return error_body(status, _NO_COUNT if counts else read_error(body, said).message, request_id)
+            return error_body(
+                status, _NO_COUNT if counts else read_error(body, said, self._request.path).message, request_id
+            )
 
         return _Whole(turn, ERROR_BYTES_MAX, cut=True)
 

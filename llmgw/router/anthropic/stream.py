@@ -88,7 +88,7 @@ class StreamFilter:
         chunk = read_completion(data)
         if bytes(chunk.error) not in (b"", b"null"):
             self._over = True
-            out.append(error_event(500, read_error(data, 500).message, self._request_id))
+            out.append(error_event(500, read_error(data, 500, "").message, self._request_id))
             return
         if not self._begun:
             self._begin(chunk.id, out)
