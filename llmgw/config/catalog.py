@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from llmgw.config.base import Duration, Model
 from llmgw.config.errors import KeyedError
 from llmgw.config.sources import checksum_problem, read_source
+from llmgw.messages.routes import AnthropicWay
 
 EngineName = Literal["vllm", "sglang", "llamacpp", "sim"]
 Task = Literal["chat", "completion", "embedding", "rerank", "score", "transcription"]
@@ -180,6 +181,12 @@ class CatalogModel(Model):
     prefix_affinity: bool = False
     """Send conversations back to the endpoint that has their beginning in its cache, as long as that one has at
     most 1.25 times its share of the requests. For engines that cache prefixes."""
+    anthropic: AnthropicWay = "auto"
+    """How requests of Anthropic's Messages API get to an engine: `engine` as they are, `translate` as chat
+    completions, `auto` as they are and, where the engine has no such path, as chat completions."""
+    context_length: int | None = Field(None, ge=1)
+    """Tokens that prompt and answer may have together, for clients to see in `GET /v1/models`; no limit is set by
+    it. Default: what the engine says."""
 
     @field_validator("name")
     @classmethod

@@ -25,7 +25,7 @@ from llmgw.messages.agent import ShardSpec
 # Click takes `--flag=value`, and neither abbreviations nor underscores.
 READING = Reading(equals=True)
 
-_TASKS = ("chat", "completion", "embedding")
+_TASKS = ("chat", "completion", "embedding", "rerank", "score")
 
 # What the program, being llmgw itself, needs of the agent's environment beside what every engine inherits:
 # where the package lies when it is not installed, and the simulated node whose GPU memory it takes.

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from llmgw.config.catalog import Catalog, CatalogModel
 from llmgw.fleet.model import Fleet, NodeState, Replica, ReplicaState
 from llmgw.messages.routes import ModelRoute, RouteEndpoint
 
+# What the engines serve below /v1/ for a model of each task, by the last words of the paths.
+_KINDS = {
+    "chat": ["chat", "completions", "messages"],
+    "completion": ["completions"],
+    "embedding": ["embeddings"],
+    "rerank": ["rerank"],
+    "score": ["score"],
+    "transcription": ["transcriptions"],
+}
+
 
 def routes(
-    fleet: Fleet, catalog: Catalog, static: dict[str, list[RouteEndpoint]], created_s: int = 0
+    fleet: Fleet,
+    catalog: Catalog,
+    static: dict[str, list[RouteEndpoint]],
+    created_s: int = 0,
+    context_lengths: Mapping[str, int] | None = None,
 ) -> list[ModelRoute]:
-    """One route a model. `static` holds each model's static endpoints, with their keys already read.
+    """One route a model. `static` holds each model's static endpoints, with their keys already read, and
+    `context_lengths` what engines said of theirs, by endpoint id; of several the shortest is the model's.
 
     A replica is in it only while its leader is ready (invariant 6), at the address its node was enrolled with
     (invariant 5). A route inherited from the previous server's table stays until its replica is adopted.
@@ -42,9 +59,16 @@ def routes(
                 chunk_timeout_s=model.chunk_timeout,
                 request_timeout_s=model.request_timeout_s,
                 prefix_affinity=model.prefix_affinity,
+                anthropic=model.anthropic,
+                kinds=_KINDS[model.task],
+                context_length=model.context_length or _shortest(endpoints, context_lengths or {}),
             )
         )
     return table
+
+
+def _shortest(endpoints: list[RouteEndpoint], lengths: Mapping[str, int]) -> int | None:
+    return min((lengths[endpoint.id] for endpoint in endpoints if endpoint.id in lengths), default=None)
 
 
 def endpoint_of(fleet: Fleet, replica: Replica) -> RouteEndpoint | None:

@@ -16,6 +16,11 @@ from llmgw.messages.secrets import shown_without
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 
 
+AnthropicWay = Literal["auto", "engine", "translate"]
+"""Requests of Anthropic's Messages API: as they are where the engine serves it and else translated; or always the
+one or the other."""
+
+
 class TableVersion(msgspec.Struct, frozen=True, order=True):
     """(server epoch, number). Within an epoch a higher number is newer; a new epoch always replaces."""
 
@@ -52,7 +57,8 @@ class ModelRoute(msgspec.Struct, frozen=True, kw_only=True):
 
     `first_byte_timeout_s` is for one engine's answer to begin, `chunk_timeout_s` for silence within it, and
     `request_timeout_s` for the whole of a request, all tries included. `prefix_affinity` sends conversations
-    back to the endpoint that had them.
+    back to the endpoint that had them. `kinds` are the paths below `/v1/` that the model is for, `context_length`
+    how many tokens prompt and answer may have together, None where nobody knows.
     """
 
     name: str
@@ -65,6 +71,9 @@ class ModelRoute(msgspec.Struct, frozen=True, kw_only=True):
     chunk_timeout_s: float = 300.0
     request_timeout_s: float = 3600.0
     prefix_affinity: bool = False
+    anthropic: AnthropicWay = "auto"
+    kinds: list[str] = []
+    context_length: int | None = None
 
 
 class KeyRoute(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,11 +34,10 @@ def answer_head(head: ResponseHead, request: Request, endpoint_id: str, *, keep_
         if name not in _REPLACED:
             lines.append(b"%b: %b\r\n" % (name, value))
     if head.framing == CHUNKED:
-        if not request.http10:
-            lines.append(b"transfer-encoding: chunked\r\n")
+        lines.append(b"transfer-encoding: chunked\r\n")
     elif head.framing == LENGTH:
         lines.append(b"content-length: %d\r\n" % head.length)
-    if _is_event_stream(head):
+    if head.is_event_stream:
         lines.append(b"x-accel-buffering: no\r\n")
     lines.append(b"x-request-id: %b\r\nx-llmgw-replica: %b\r\n" % (request.request_id, endpoint_id.encode()))
     if not keep_alive:
@@ -47,22 +46,17 @@ def answer_head(head: ResponseHead, request: Request, endpoint_id: str, *, keep_
     return b"".join(lines)
 
 
-def broken_ending(head: ResponseHead, event: bytes, chunk_left: int, *, chunked: bool) -> bytes | None:
+def broken_ending(head: ResponseHead, event: bytes, chunk_left: int) -> bytes | None:
     """What ends an answer that broke off, with `event` as its last words; None where nothing can be said any more
     and only the cut connection tells.
 
-    `chunk_left` is what the open chunk still lacks, its CRLF included; `chunked` is False for a client that gets
-    the bare body.
+    `chunk_left` is what the open chunk still lacks, its CRLF included.
     """
-    if not _is_event_stream(head) or head.framing in (LENGTH, NONE) or chunk_left > FILLED_BYTES_MAX:
+    if not head.is_event_stream or head.framing in (LENGTH, NONE) or chunk_left > FILLED_BYTES_MAX:
         return None
     # Blank lines end an event that stopped in the middle: it is no JSON then, and fails loudly as well.
     event = b"\n\n" + event
-    if head.framing != CHUNKED or not chunked:
+    if head.framing != CHUNKED:
         return event
     filler = b"\n" * (chunk_left - 2) + b"\r\n"[2 - min(chunk_left, 2) :] if chunk_left else b""
     return filler + b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event)
-
-
-def _is_event_stream(head: ResponseHead) -> bool:
-    return head.get(b"content-type")[:17].lower() == b"text/event-stream"

@@ -11,6 +11,7 @@ import math
 import time
 from typing import TYPE_CHECKING, cast
 
+from llmgw.router.dialects import render_error
 from llmgw.router.errors import ApiError, busy, render
 from llmgw.router.limits import (
     DRAIN_IDLE_S,
@@ -207,12 +208,13 @@ class ClientConnection(asyncio.Protocol):
 
     def answer_error(self, error: ApiError, request: Request) -> None:
         """Write an error as the answer of the current request."""
+        body, headers = render_error(error, request.path, request.request_id)
         self.transport.write(
             render(
                 error.status,
-                error.body(),
+                body,
                 keep_alive=self.keeps_alive(),
-                headers=[*error.headers, b"x-request-id: " + request.request_id],
+                headers=headers,
                 head_only=request.method == b"HEAD",
             )
         )
@@ -224,7 +226,8 @@ class ClientConnection(asyncio.Protocol):
         self._service.record_refusal(error)
         self._refuse_input()
         self._closing = True
-        self.transport.write(render(error.status, error.body(), keep_alive=False, headers=error.headers))
+        body, headers = render_error(error, self._reader.path, b"")
+        self.transport.write(render(error.status, body, keep_alive=False, headers=headers))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.deadline = time.monotonic() + (LINGER_S if error.status == 413 else SHORT_LINGER_S)

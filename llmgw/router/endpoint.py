@@ -46,6 +46,7 @@ class Endpoint:
         "retired",
         "route",
         "slow_since",
+        "unserved",
     )
 
     def __init__(self, route: RouteEndpoint, *, idle_limit_s: float, now: float = -math.inf) -> None:
@@ -62,6 +63,8 @@ class Endpoint:
         self.failure_load = 0.0
         """0 when there is none left: `load` is what is outstanding then. The hot path looks at both itself."""
         self._failure_load_at = 0.0
+        self.unserved: dict[str, float] = {}
+        """Paths that it was found not to serve, with when to believe that no longer."""
         self.update(route, now)
 
     def update(self, route: RouteEndpoint, now: float) -> None:

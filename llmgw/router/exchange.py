@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from llmgw.messages.routes import Outcome
 from llmgw.router.answer import answer_head, broken_ending
 from llmgw.router.caller import ANYBODY, Caller
-from llmgw.router.dechunk import Dechunker
+from llmgw.router.dialects import dialect_of
 from llmgw.router.endpoint import Endpoint
+from llmgw.router.engine_errors import even_errors
 from llmgw.router.errors import (
     ApiError,
     engine_failed,
@@ -26,6 +27,7 @@ from llmgw.router.errors import (
     stream_broke,
 )
 from llmgw.router.fields import replace_model
+from llmgw.router.filters import AnswerFilter, BadAnswer, Rewriting
 from llmgw.router.request import Request
 from llmgw.router.response_parser import CHUNKED, UNTIL_CLOSE, ResponseHead
 from llmgw.router.table import Model
@@ -33,6 +35,7 @@ from llmgw.router.tries import Tries
 from llmgw.router.upstream import UpstreamConnection, dial, take_idle
 
 if TYPE_CHECKING:
+    from llmgw.router.anthropic.dialect import MessagesDialect
     from llmgw.router.client import ClientConnection
     from llmgw.router.service import Service
 
@@ -54,7 +57,7 @@ class Exchange:
         "_caller",
         "_client",
         "_connection",
-        "_dechunker",
+        "_dialect",
         "_dialling",
         "_endpoint",
         "_ends_at",
@@ -65,6 +68,7 @@ class Exchange:
         "_over",
         "_probe",
         "_request",
+        "_rewriting",
         "_sent",
         "_service",
         "_started_at",
@@ -97,6 +101,7 @@ class Exchange:
         self._caller = caller
         self._tries = Tries(model, random.random, point)
         self._body = request.body
+        self._dialect = dialect_of(request, model.route, service.bodies)
         self._failure: ApiError | None = None
         self._asked = False
         """The request is with an engine, and its answer is waited for."""
@@ -107,7 +112,8 @@ class Exchange:
         self._endpoint: Endpoint | None = None
         self._probe = False
         self._head: ResponseHead | None = None
-        self._dechunker: Dechunker | None = None
+        self._rewriting: Rewriting | None = None
+        """What stands between the engine's answer and the client; None where the bytes go on as they come."""
         self._over = False
         self._started_at = monotonic()
         self._ends_at = self._started_at + model.route.request_timeout_s
@@ -131,6 +137,12 @@ class Exchange:
         if endpoint is None:
             self._answer(self._failure or engines_full(self._model.name))
             return
+        if self._dialect is not None:
+            try:
+                self._target, self._body = self._dialect.put_to(endpoint, now)
+            except ApiError as error:
+                self._answer(error)
+                return
         self._tries.begin(endpoint, now)
         self._sent = False
         self._endpoint = endpoint
@@ -221,8 +233,25 @@ class Exchange:
                     self._connection.abandon()
                 self._attempt_failed(f"it answered {head.status}", died=True)
                 return True
+        elif self._dialect is not None and self._dialect.not_served(head.status, endpoint, monotonic()):
+            if self._connection is not None:
+                self._connection.abandon()
+            self._ask_again(endpoint, self._dialect)
+            return True
         self._head = head
         return False
+
+    def _ask_again(self, endpoint: Endpoint, dialect: MessagesDialect) -> None:
+        """The engine has no such path, and did nothing: it gets the request in translation."""
+        now = monotonic()
+        try:
+            self._target, self._body = dialect.put_to(endpoint, now)
+        except ApiError as error:
+            self._leave_endpoint()
+            self._answer(error)
+            return
+        self._sent = False
+        self._send(endpoint, take_idle(endpoint, now))
 
     def upstream_data(self, data: bytes, done: bool) -> None:
         """Body bytes of the answer: the first carry the head along, and from here on no other engine is tried."""
@@ -233,10 +262,14 @@ class Exchange:
         transport = self._client.transport
         self._heard_at = monotonic()
         if not self.first_byte_at:
-            head = self._first_byte()
-            transport.write(head + (self._dechunker.feed(data) if self._dechunker is not None else data))
-        elif self._dechunker is not None:
-            transport.write(self._dechunker.feed(data))
+            self._first_byte()
+            if self._rewriting is None:
+                transport.write(self._answer_head() + data)
+            elif not self._rewrite(self._rewriting, data, done):
+                return
+        elif self._rewriting is not None:
+            if not self._rewrite(self._rewriting, data, done):
+                return
         elif data:
             transport.write(data)
         if done:
@@ -258,8 +291,22 @@ class Exchange:
         else:
             self._attempt_failed(f"it {reason}", died=True)
 
-    def _first_byte(self) -> bytes:
-        """The answer's head for the client, built when nothing can be taken back any more."""
+    def _rewrite(self, rewriting: Rewriting, data: bytes, done: bool) -> bool:
+        """Send on what a filter makes of body bytes. False when they are no answer, and the request is over."""
+        try:
+            data = rewriting.feed(data, done)
+        except BadAnswer as error:
+            self._break_off(f"the engine {self._endpoint.id if self._endpoint is not None else ''} {error}")
+            return False
+        if not rewriting.begun and (data or done):
+            rewriting.begun = True
+            data = self._answer_head() + data
+        if data:
+            self._client.transport.write(data)
+        return True
+
+    def _first_byte(self) -> None:
+        """The answer has begun: nothing can be taken back any more."""
         head, request, client = self._head, self._request, self._client
         endpoint = self._endpoint
         assert head is not None
@@ -269,13 +316,21 @@ class Exchange:
         client.deadline = min(now + self._model.route.chunk_timeout_s, self._ends_at)
         if client.paused:
             self.client_paused(True)
-        client.release_body(request)
-        self._body = b""
-        if head.framing == CHUNKED and request.http10:
-            self._dechunker = Dechunker()
-        elif head.framing == UNTIL_CLOSE:
+        self._release_body()
+        if self._dialect is not None:
+            filter: AnswerFilter | None = self._dialect.filter(head)
+        else:
+            filter = even_errors(head, request.path) if head.status >= 400 else None
+        if filter is not None or (request.http10 and head.framing == CHUNKED):
+            self._rewriting = Rewriting(head, filter, http10=request.http10)
+        if head.framing == UNTIL_CLOSE:
             client.close_after_answer()
-        return answer_head(head, request, endpoint.id, keep_alive=client.keeps_alive())
+
+    def _answer_head(self) -> bytes:
+        head, endpoint = self._head, self._endpoint
+        assert head is not None
+        assert endpoint is not None
+        return answer_head(head, self._request, endpoint.id, keep_alive=self._client.keeps_alive())
 
     def _judge(self, endpoint: Endpoint, status: int, now: float) -> None:
         """What an answer's status says of the endpoint that gave it."""
@@ -288,13 +343,22 @@ class Exchange:
 
     def _break_off(self, what: str, *, engines_fault: bool = True) -> None:
         """No more comes of an answer that has begun: the client must not take what it has for the whole."""
-        head, connection, client = self._head, self._connection, self._client
+        head, connection, client, rewriting = self._head, self._connection, self._client, self._rewriting
         assert head is not None
         if self._endpoint is not None and engines_fault:
             self._endpoint_failed(self._endpoint, what)
-        chunk_left = connection.parser.chunk_left if connection is not None else 0
-        event = stream_broke(self._model.name, what).sse_event()
-        ending = broken_ending(head, event, chunk_left, chunked=self._dechunker is None)
+        if rewriting is not None and not rewriting.begun:
+            self._hang_up()
+            self._leave_endpoint()
+            self._answer(engine_failed(self._model.name, what))
+            return
+        error = stream_broke(self._model.name, what)
+        event = self._dialect.error_event(error) if self._dialect is not None else error.sse_event()
+        if rewriting is not None:
+            ending = rewriting.broken(error, event)
+        else:
+            chunk_left = connection.parser.chunk_left if connection is not None else 0
+            ending = broken_ending(head, event, chunk_left)
         if ending is None:
             self._finish(502, error=what, cut=True)
             return
@@ -366,7 +430,7 @@ class Exchange:
         self._over = True
         client = self._client
         client.deadline = NEVER
-        client.release_body(self._request)
+        self._release_body()
         self._record(error.status, error.message)
         client.answer_error(error, self._request)
         client.answered()
@@ -388,8 +452,7 @@ class Exchange:
         endpoint = self._endpoint
         self._record(status, error, endpoint)
         self._leave_endpoint()
-        client.release_body(self._request)
-        self._body = b""
+        self._release_body()
         if not client_there:
             return
         if cut:
@@ -398,6 +461,13 @@ class Exchange:
         if close:
             client.close_after_answer()
         client.answered()
+
+    def _release_body(self) -> None:
+        """The request will not be sent again."""
+        self._client.release_body(self._request)
+        self._body = b""
+        if self._dialect is not None:
+            self._dialect.release()
 
     def _record(self, status: int, error: str | None, endpoint: Endpoint | None = None) -> None:
         first = self.first_byte_at

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
@@ -13,18 +15,56 @@ from llmgw.router.request import Request
 from llmgw.router.table import RoutingTable
 
 MODELS_PATH = "/v1/models"
+# What engines serve beside /v1/ and what names a model in its body. Nothing else of theirs is for clients: most
+# of the rest changes the engine (weights, sleeping, profiles).
+BESIDE_V1 = frozenset(
+    (
+        "/tokenize",
+        "/detokenize",
+        "/rerank",
+        "/v2/rerank",
+        "/score",
+        "/classify",
+        "/pooling",
+    )
+)
+# Below /v1/ too: vLLM loads adapters for whoever asks, when it is started so.
+_NOT_FOR_CLIENTS = frozenset(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"))
+# Things that some service would keep between requests. Here nothing is kept, and no engine would find it again.
+_KEPT = (
+    "/v1/files",
+    "/v1/batches",
+    "/v1/messages/batches",
+    "/v1/conversations",
+    "/v1/vector_stores",
+    "/v1/uploads",
+)
+_KEPT_ANSWERS = ("/v1/responses/", "/v1/chat/completions/")
+_POST = ["POST"]
 _encode = msgspec.json.Encoder().encode
 
 
 def is_passed_on(request: Request) -> bool:
-    """True for what goes to an engine: every POST below /v1/ but for the gateway's own paths."""
-    path = request.path
-    return request.method == b"POST" and _methods(path) == ["POST"]
+    """True for what goes to an engine: every POST below /v1/, and some beside it, but for the gateway's own."""
+    return request.method == b"POST" and _takes_posts(request.path)
+
+
+@functools.lru_cache(maxsize=256)
+def _takes_posts(path: str) -> bool:
+    return _methods(path) == _POST and not _is_kept(path, b"POST")
 
 
 def answer_locally(request: Request, table: RoutingTable, *, keep_alive: bool) -> bytes:
-    """The whole answer for everything but a POST below /v1/. Raises ApiError."""
+    """The whole answer for everything that is not passed on. Raises ApiError."""
     path = request.path
+    if _is_kept(path, request.method):
+        raise ApiError(
+            404,
+            f"There is nothing at {path[:200]!r}: this gateway keeps no answers, files or batches, and each "
+            "request may go to another engine. Send the whole conversation with every request.",
+            type="not_found_error",
+            code="not_kept",
+        )
     methods = _methods(path)
     if not methods and not (path == "*" and request.method == b"OPTIONS"):
         raise ApiError(
@@ -50,7 +90,7 @@ def answer_locally(request: Request, table: RoutingTable, *, keep_alive: bool) -
         raise not_yet_known()
     elif path == MODELS_PATH:
         entries = [_entry(name, model.route) for name, model in sorted(table.models.items())]
-        body = _encode({"object": "list", "data": entries})
+        body = _encode(_list(entries))
     else:
         name = unquote(path[len(MODELS_PATH) + 1 :])
         model = table.models.get(name)
@@ -64,9 +104,47 @@ def answer_locally(request: Request, table: RoutingTable, *, keep_alive: bool) -
 def _methods(path: str) -> list[str]:
     if path == "/health" or path == MODELS_PATH or path.startswith(MODELS_PATH + "/"):
         return ["GET", "HEAD"]
-    return ["POST"] if path.startswith("/v1/") and len(path) > len("/v1/") else []
+    if path in _NOT_FOR_CLIENTS:
+        return []
+    return _POST if (path.startswith("/v1/") and len(path) > len("/v1/")) or path in BESIDE_V1 else []
+
+
+def _is_kept(path: str, method: bytes) -> bool:
+    """True for a path of something that would have been kept: an earlier answer, a file, a batch."""
+    if path.startswith(_KEPT_ANSWERS):
+        return method not in (b"POST", b"OPTIONS") or path.endswith("/cancel")
+    return path.startswith(_KEPT)
+
+
+def _list(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """OpenAI's list, and Anthropic's, whose fields have other names."""
+    names = [entry["id"] for entry in entries]
+    return {
+        "object": "list",
+        "data": entries,
+        "has_more": False,
+        "first_id": names[0] if names else None,
+        "last_id": names[-1] if names else None,
+    }
 
 
 def _entry(name: str, route: ModelRoute) -> dict[str, Any]:
-    """A model as OpenAI's list has it; an alias stands as an entry of its own and names its model as `root`."""
-    return {"id": name, "object": "model", "created": route.created_s, "owned_by": "llmgw", "root": route.name}
+    """A model as OpenAI's and Anthropic's lists have it; an alias stands as an entry of its own and names its
+    model as `root`. `max_model_len` is what engines call the context length.
+    """
+    created = datetime.fromtimestamp(route.created_s, UTC)
+    return {
+        "id": name,
+        "object": "model",
+        "created": route.created_s,
+        "owned_by": "llmgw",
+        "root": route.name,
+        "kinds": route.kinds,
+        "max_model_len": route.context_length,
+        "ready": bool(route.endpoints),
+        "type": "model",
+        "display_name": name,
+        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "max_input_tokens": route.context_length,
+        "lifecycle": "active",
+    }

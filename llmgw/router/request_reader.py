@@ -73,6 +73,11 @@ class RequestReader:
     def in_body(self) -> bool:
         return self._request is not None
 
+    @property
+    def path(self) -> str:
+        """What the last request that was begun asks for, as far as it has come."""
+        return self._target.partition(b"?")[0].decode("latin-1")
+
     def feed(self, data: bytes) -> None:
         """Read on. Never raises: what cannot be read ends up in the queue as an error."""
         if self.refusing:

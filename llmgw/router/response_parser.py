@@ -46,6 +46,10 @@ class ResponseHead:
                 return value
         return b""
 
+    @property
+    def is_event_stream(self) -> bool:
+        return self.get(b"content-type")[:17].lower() == b"text/event-stream"
+
 
 class ResponseParser:
     """One connection's answers, one at a time: `reset`, `feed` until done, `reset`.

@@ -103,6 +103,8 @@ class Hub:
         self.breakers: dict[str, dict[str, str]] = {}
         """Router id → endpoint id → state, of the breakers that are not closed there."""
         """What clients got, as the routers told it."""
+        self.context_lengths: dict[str, int] = {}
+        """Endpoint id → tokens that a prompt and its answer may have together, where the engine said so."""
         self.ports = PortWatch()
         """What changed at the nodes' ports, and which of them count errors: for history and placement."""
         self.port_rates = PortRates()
@@ -262,7 +264,7 @@ class Hub:
         if not self._turns.take(self.fleet, self.catalog, self.settings):
             self.changed.set()
         self.sessions.close_lost(self.fleet)
-        if self._tables.update(self.fleet, self.catalog, self.static):
+        if self._tables.update(self.fleet, self.catalog, self.static, self.context_lengths):
             self.changed.set()
         self._awake_at = self.clock.monotonic()
 

@@ -32,6 +32,7 @@ from llmgw.server.agents_api import AgentsApi
 from llmgw.server.asgi import AsgiServer, serve_asgi
 from llmgw.server.backend import Backend
 from llmgw.server.catalogs import ruling_catalog, static_endpoints
+from llmgw.server.context_lengths import ContextLengths
 from llmgw.server.deciding import decide
 from llmgw.server.fabrics.watch import FabricWatch
 from llmgw.server.hub import Hub
@@ -133,6 +134,7 @@ class _ControlProcess:
         hub.start_deciding()
         self._tasks += [
             asyncio.create_task(Prober(hub).run(), name="prober"),
+            asyncio.create_task(ContextLengths(hub).run(), name="context lengths"),
             asyncio.create_task(fabrics.run(), name="fabrics"),
             asyncio.create_task(self._refresh_certificates(store), name="certificates"),
             asyncio.create_task(self._roll_back(backend, store), name="rollbacks"),

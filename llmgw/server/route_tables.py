@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from llmgw.config.catalog import Catalog
 from llmgw.fleet.model import Fleet, ReplicaState
@@ -21,11 +21,17 @@ class RouteTables:
         self._publish = publish
         self._created_s = created_s
 
-    def update(self, fleet: Fleet, catalog: Catalog, static: dict[str, list[RouteEndpoint]]) -> bool:
+    def update(
+        self,
+        fleet: Fleet,
+        catalog: Catalog,
+        static: dict[str, list[RouteEndpoint]],
+        context_lengths: Mapping[str, int],
+    ) -> bool:
         """Publish what follows from the fleet if it differs; True when a replica's route is withdrawn by that."""
         if self.held:
             return False
-        models = routes(fleet, catalog, static, self._created_s)
+        models = routes(fleet, catalog, static, self._created_s, context_lengths)
         if self.latest is None or models != self.latest.models:
             number = self.latest.version.number + 1 if self.latest is not None else 1
             self.latest = RouteTable(version=TableVersion(self._epoch, number), models=models)

@@ -18,6 +18,7 @@ from llmgw.sim.engine_http import Exchange, Request
 from llmgw.sim.engine_options import Options, Surroundings
 from llmgw.sim.engine_requests import ApiError, Fields, Generation, prompts_of, read_chat, read_completion
 from llmgw.sim.engine_text import EMBEDDING_DIMENSIONS, count_tokens, embed
+from llmgw.sim.engine_tokens import detokenize, rerank, score, tokenize
 
 Route = Callable[[Exchange], Awaitable[None]]
 
@@ -42,6 +43,10 @@ class Api:
             "/v1/chat/completions": {"POST": self._chat},
             "/v1/completions": {"POST": self._completions},
             "/v1/embeddings": {"POST": self._embeddings},
+            "/tokenize": {"POST": self._tokenize},
+            "/detokenize": {"POST": self._detokenize},
+            **{path: {"POST": self._rerank} for path in ("/rerank", "/v1/rerank", "/v2/rerank")},
+            **{path: {"POST": self._score} for path in ("/score", "/v1/score")},
             "/sim/faults": {"GET": self._show_faults, "POST": self._change_faults},
         }
 
@@ -133,6 +138,28 @@ class Api:
             data.append({"index": index, "object": "embedding", "embedding": vector})
         usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}
         respond_json(exchange, 200, {"object": "list", "model": model, "data": data, "usage": usage})
+
+    async def _tokenize(self, exchange: Exchange) -> None:
+        fields = self._read(exchange)
+        self._model(fields)
+        respond_json(exchange, 200, tokenize(fields, self._options.max_model_len))
+
+    async def _detokenize(self, exchange: Exchange) -> None:
+        fields = self._read(exchange)
+        self._model(fields)
+        respond_json(exchange, 200, detokenize(fields))
+
+    async def _rerank(self, exchange: Exchange) -> None:
+        fields = self._read(exchange)
+        body, tokens = rerank(fields, self._model(fields))
+        await self._runner.prefill(tokens)
+        respond_json(exchange, 200, body)
+
+    async def _score(self, exchange: Exchange) -> None:
+        fields = self._read(exchange)
+        body, tokens = score(fields, self._model(fields))
+        await self._runner.prefill(tokens)
+        respond_json(exchange, 200, body)
 
     async def _show_faults(self, exchange: Exchange) -> None:
         respond_json(exchange, 200, self._core.faults.current())

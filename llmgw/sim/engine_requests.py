@@ -111,6 +111,14 @@ class Generation:
 
 def read_chat(fields: Fields, model: str, max_model_len: int) -> Generation:
     """Read the body of `/v1/chat/completions`. Raises ApiError."""
+    tokens, prompt = chat_tokens(fields)
+    limit = fields.integer("max_completion_tokens", 1, max_model_len)
+    limit = limit or fields.integer("max_tokens", 1, max_model_len)
+    return _read(fields, model, max_model_len, [prompt], tokens, limit, chat=True)
+
+
+def chat_tokens(fields: Fields) -> tuple[int, str]:
+    """How many tokens a chat template makes of `messages`, and what the user said last. Raises ApiError."""
     messages = fields.values.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
         raise ApiError(400, "messages must be a list of at least one message.", param="messages")
@@ -121,9 +129,7 @@ def read_chat(fields: Fields, model: str, max_model_len: int) -> Generation:
         tokens += count_tokens(text) + media_tokens + TEMPLATE_TOKENS
         if message.get("role") == "user":
             prompt = text
-    limit = fields.integer("max_completion_tokens", 1, max_model_len)
-    limit = limit or fields.integer("max_tokens", 1, max_model_len)
-    return _read(fields, model, max_model_len, [prompt], tokens, limit, chat=True)
+    return tokens, prompt
 
 
 def read_completion(fields: Fields, model: str, max_model_len: int) -> Generation:

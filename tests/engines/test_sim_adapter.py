@@ -67,6 +67,8 @@ def test_the_environment_is_what_engines_need_and_the_shards_own_gpus() -> None:
         ("chat", "/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}),
         ("completion", "/v1/completions", {"prompt": "Hi", "max_tokens": 1}),
         ("embedding", "/v1/embeddings", {"input": "Hi"}),
+        ("rerank", "/v1/rerank", {"query": "Hi", "documents": ["Hi"]}),
+        ("score", "/v1/score", {"text_1": "Hi", "text_2": "Hi"}),
     ],
 )
 def test_readiness_is_one_token_of_the_models_task(task: str, path: str, body: dict[str, Any]) -> None:
@@ -91,7 +93,7 @@ def test_a_task_that_it_does_not_do_and_a_forbidden_variable_are_sentences() -> 
     shard = spec(task="transcription", env={"LD_PRELOAD": "x.so"})
     task, variable = adapter("sim").problems(shard, context(shard))
     assert "'transcription'" in task
-    assert "chat, completion, embedding" in task
+    assert "chat, completion, embedding, rerank, score" in task
     assert "LD_PRELOAD" in variable
     assert adapter("sim").problems(spec(), context(spec())) == []
 

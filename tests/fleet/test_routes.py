@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llmgw.config.catalog import Catalog, CatalogModel, Profile
 from llmgw.fleet.routes import routes
+from llmgw.messages.routes import RouteEndpoint
 from tests.fleet.world import Machine, World
 
 
@@ -35,3 +36,19 @@ def test_a_models_deadlines_and_its_affinity_stand_in_its_route() -> None:
     assert (route.chunk_timeout_s, route.request_timeout_s, route.prefix_affinity) == (9.0, 6000.0, True)
     (route,) = routes(world.fleet, catalog(request_timeout="20m"), {})
     assert route.request_timeout_s == 1200.0
+
+
+def test_what_a_model_is_for_and_how_much_it_takes_stand_in_its_route() -> None:
+    static = {"m": [RouteEndpoint(id=name, host="10.0.0.1", port=1) for name in ("a", "b", "c")]}
+    world = World(catalog(), [])
+    (route,) = routes(world.fleet, world.catalog, static)
+    assert (route.kinds, route.context_length, route.anthropic) == (
+        ["chat", "completions", "messages"],
+        None,
+        "auto",
+    )
+    (route,) = routes(world.fleet, world.catalog, static, 0, {"a": 8192, "b": 4096, "gone": 1})
+    assert route.context_length == 4096
+    told = catalog(task="rerank", context_length=512, anthropic="translate")
+    (route,) = routes(world.fleet, told, static, 0, {"a": 8192})
+    assert (route.kinds, route.context_length, route.anthropic) == (["rerank"], 512, "translate")

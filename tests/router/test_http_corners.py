@@ -121,6 +121,18 @@ def test_what_is_not_served_is_named_by_its_status(play, wire: bytes, status: in
         ("POST", "/v1//x", 404, "plain"),
         ("GET", "/v1/models/none", 404, "m, m-alias"),
         ("GET", "http://gw/health", 200, None),
+        ("GET", "/v1/responses/resp_1", 404, "keeps no answers"),
+        ("DELETE", "/v1/responses/resp_1", 404, "keeps no answers"),
+        ("GET", "/v1/responses/resp_1/input_items", 404, "keeps no answers"),
+        ("POST", "/v1/responses/resp_1/cancel", 404, "keeps no answers"),
+        ("GET", "/v1/responses", 405, "POST"),
+        ("GET", "/v1/chat/completions/chatcmpl-1", 404, "keeps no answers"),
+        ("POST", "/v1/files", 404, "files"),
+        ("GET", "/v1/batches", 404, "batches"),
+        ("POST", "/sleep", 404, "/v1/"),
+        ("POST", "/v1/load_lora_adapter", 404, "/v1/"),
+        ("GET", "/tokenize", 405, "POST"),
+        ("OPTIONS", "/rerank", 204, None),
     ],
 )
 def test_paths_and_methods(play, method: str, path: str, status: int, said: str | None) -> None:
@@ -146,7 +158,8 @@ def test_paths_and_methods(play, method: str, path: str, status: int, said: str 
 
 def test_the_list_of_models_has_openais_shape_with_aliases_of_their_own(play) -> None:
     async def scenario(fleet: Fleet) -> None:
-        await fleet.route(model("b/big", created_s=7), model("a", aliases=["gpt"]))
+        lengths = {"kinds": ["chat"], "context_length": 8192}
+        await fleet.route(model("b/big", created_s=7, **lengths), model("a", aliases=["gpt"]))
         client = await fleet.client()
         client.send(b"GET /v1/models HTTP/1.1\r\nhost: gw\r\n\r\n")
         listed = json.loads((await client.answer()).body)
@@ -157,6 +170,7 @@ def test_the_list_of_models_has_openais_shape_with_aliases_of_their_own(play) ->
             client.send(b"GET /v1/models/%b HTTP/1.1\r\nhost: gw\r\n\r\n" % path)
             one = json.loads((await client.answer()).body)
             assert (one["id"], one["created"]) == ("b/big", 7)
+            assert (one["kinds"], one["max_model_len"], one["ready"]) == (["chat"], 8192, False)
 
     play(scenario)
 

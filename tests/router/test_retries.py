@@ -121,9 +121,13 @@ def test_a_third_engine_is_never_tried_after_two_died(play) -> None:
 
 def test_the_answer_of_an_only_engine_is_passed_whatever_its_status(play) -> None:
     async def scenario(fleet: Fleet) -> None:
-        (engine,) = await fleet.serve(plain(b'{"why":1}', 503, b"retry-after: 7\r\n"))
+        (engine,) = await fleet.serve(plain(b'{"error":{"message":"why"}}', 503, b"retry-after: 7\r\n"))
         answer = await fleet.ask(post())
-        assert (answer.status, answer.body, answer.headers["retry-after"]) == (503, b'{"why":1}', "7")
+        assert (answer.status, answer.body, answer.headers["retry-after"]) == (
+            503,
+            b'{"error":{"message":"why"}}',
+            "7",
+        )
         assert len(engine.requests) == 1
 
     play(scenario)
@@ -132,9 +136,11 @@ def test_the_answer_of_an_only_engine_is_passed_whatever_its_status(play) -> Non
 @pytest.mark.parametrize("status", [400, 404, 422, 429, 500, 501])
 def test_other_errors_are_the_clients_answer_and_not_repeated(play, status: int) -> None:
     async def scenario(fleet: Fleet) -> None:
-        engines = await fleet.serve(plain(b"no", status), plain(b"no", status))
+        engines = await fleet.serve(
+            plain(b'{"error":{"message":"no"}}', status), plain(b'{"error":{"message":"no"}}', status)
+        )
         answer = await fleet.ask(post())
-        assert (answer.status, answer.body) == (status, b"no")
+        assert (answer.status, answer.body) == (status, b'{"error":{"message":"no"}}')
         assert sum(len(engine.requests) for engine in engines) == 1
 
     play(scenario)
@@ -142,7 +148,9 @@ def test_other_errors_are_the_clients_answer_and_not_repeated(play, status: int)
 
 def test_client_errors_never_take_an_engine_out(play) -> None:
     async def scenario(fleet: Fleet) -> None:
-        bad, _ = await fleet.serve(plain(b"no", 400), plain(b"no", 400))
+        bad, _ = await fleet.serve(
+            plain(b'{"error":{"message":"no"}}', 400), plain(b'{"error":{"message":"no"}}', 400)
+        )
         for _ in range(40):
             await fleet.ask(post())
         assert len(bad.requests) > 8
@@ -152,7 +160,7 @@ def test_client_errors_never_take_an_engine_out(play) -> None:
 
 def test_a_failing_engine_does_not_draw_the_traffic(play) -> None:
     async def scenario(fleet: Fleet) -> None:
-        bad, good = await fleet.serve(plain(b"no", 500), plain(b"good"))
+        bad, good = await fleet.serve(plain(b'{"error":{"message":"no"}}', 500), plain(b"good"))
         for _ in range(40):
             await fleet.ask(post())
         assert len(bad.requests) <= 4
