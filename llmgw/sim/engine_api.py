@@ -12,7 +12,7 @@ from typing import Any
 
 from llmgw import __version__
 from llmgw.sim.engine_core import Core
-from llmgw.sim.engine_faults import FaultError
+from llmgw.sim.engine_faults import FaultError, ResetFault
 from llmgw.sim.engine_generate import GenerationRunner
 from llmgw.sim.engine_http import Exchange, Request
 from llmgw.sim.engine_options import Options, Surroundings
@@ -65,9 +65,19 @@ class Api:
             respond_json(exchange, error.status, error.body())
         except FaultError as error:
             respond_json(exchange, 500, ApiError(500, str(error), kind="InternalServerError").body())
+        except ResetFault:
+            await exchange.reset()
         finally:
             if request.method == "POST":
-                self._log(f'"{request.method} {request.path} HTTP/1.1" {exchange.status or "no answer"}')
+                self._log(self._log_line(exchange))
+
+    def _log_line(self, exchange: Exchange) -> str:
+        """What became of a request, with its id: who counts them needs no more than the log."""
+        request = exchange.request
+        became = exchange.status or "no answer"
+        cut = "" if exchange.whole or exchange.status is None else " cut off"
+        asked = f" {request_id(request)}" if request.path.startswith("/v1/") else ""
+        return f'"{request.method} {request.path} HTTP/1.1" {became}{cut}{asked}'.rstrip()
 
     def _authorized(self, request: Request) -> bool:
         """Like vLLM, the key guards `/v1` and nothing else."""
@@ -104,6 +114,7 @@ class Api:
 
     async def _chat(self, exchange: Exchange) -> None:
         fields = self._read(exchange)
+        self._log(f"received {fields.request_id}".rstrip())
         await self._generate(exchange, read_chat(fields, self._model(fields), self._options.max_model_len))
 
     async def _completions(self, exchange: Exchange) -> None:
@@ -149,7 +160,7 @@ class Api:
     def _read(self, exchange: Exchange) -> Fields:
         request = exchange.request
         fields = Fields.parse(bytes(request.body))
-        fields.request_id = request.headers.get("x-request-id", "")[:128]
+        fields.request_id = request_id(request)
         return fields
 
     def _model(self, fields: Fields) -> str:
@@ -163,6 +174,11 @@ class Api:
             sentence = f"The model `{model}` does not exist. Valid aliases: {aliases}."
             raise ApiError(404, sentence, kind="NotFoundError", param="model")
         return str(model)
+
+
+def request_id(request: Request) -> str:
+    """What the client calls it; empty when it has no name."""
+    return request.headers.get("x-request-id", "")[:128]
 
 
 def respond_json(exchange: Exchange, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
