@@ -59,7 +59,8 @@ class ChaosRequest:
 
 @dataclass
 class ChaosLoad:
-    """So many clients for each model, every other one streaming, each with one connection that it keeps."""
+    """So many clients for each model. Every other one streams; two of four keep their connection, and the others
+    make a new one for each request."""
 
     api: str
     clients: dict[str, int]
@@ -73,7 +74,7 @@ class ChaosLoad:
         """Start the clients."""
         for model, count in self.clients.items():
             for number in range(count):
-                self._tasks.append(asyncio.create_task(self._client(model, stream=number % 2 == 0)))
+                self._tasks.append(asyncio.create_task(self._client(model, number % 2 == 0, number % 4 < 2)))
 
     async def stop(self) -> None:
         """Start no further request and wait for those that run."""
@@ -84,8 +85,9 @@ class ChaosLoad:
         """How many requests had each fate."""
         return Counter(request.fate for request in self.requests)
 
-    async def _client(self, model: str, stream: bool) -> None:
-        async with httpx.AsyncClient(trust_env=False, timeout=60.0) as client:
+    async def _client(self, model: str, stream: bool, keeps: bool) -> None:
+        limits = httpx.Limits(max_keepalive_connections=1 if keeps else 0)
+        async with httpx.AsyncClient(trust_env=False, timeout=60.0, limits=limits) as client:
             while not self._stopping:
                 name = f"{PREFIX}{len(self.requests)}"
                 request = ChaosRequest(name, model, stream, time.monotonic())

@@ -32,6 +32,7 @@ class Api:
         self._api_key = surroundings.api_key
         self._core = core
         self._log = log
+        self._faults_at_start = core.faults.current()
         self._created = int(time.time())
         self._runner = GenerationRunner(core, surroundings.shard, options.answer_tokens)
         self._routes: dict[str, dict[str, Route]] = {
@@ -42,7 +43,7 @@ class Api:
             "/v1/chat/completions": {"POST": self._chat},
             "/v1/completions": {"POST": self._completions},
             "/v1/embeddings": {"POST": self._embeddings},
-            "/sim/faults": {"GET": self._show_faults, "POST": self._change_faults},
+            "/sim/faults": {"GET": self._show_faults, "POST": self._change_faults, "DELETE": self._end_faults},
         }
 
     async def handle(self, exchange: Exchange) -> None:
@@ -149,9 +150,14 @@ class Api:
         respond_json(exchange, 200, self._core.faults.current())
 
     async def _change_faults(self, exchange: Exchange) -> None:
-        fields = self._read(exchange)
+        self._set_faults(exchange, self._read(exchange).values)
+
+    async def _end_faults(self, exchange: Exchange) -> None:
+        self._set_faults(exchange, self._faults_at_start)
+
+    def _set_faults(self, exchange: Exchange, values: dict[str, Any]) -> None:
         try:
-            self._core.faults.change(fields.values)
+            self._core.faults.change(values)
         except ValueError as error:
             raise ApiError(400, str(error)) from None
         self._core.faults_changed()

@@ -12,10 +12,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
-
 from llmgw.sim.chaos_load import ChaosLoad
 from llmgw.sim.demo_fleet import DemoFleet, signal_all
+from llmgw.sim.engine_switch import switch
 from llmgw.sim.scenarios.chaos_verdict import OutcomeCounts, judge_chaos
 from llmgw.sim.scenarios.judge import Judge, ready_replicas, wait_all_ready
 
@@ -33,7 +32,7 @@ OPTIONS: dict[str, Any] = {
 """Deadlines shorter than an operator's, so that the scenario is watched and not waited for."""
 
 MODEL = "demo/small"
-CLIENTS = {"demo/small": 8, "demo/big": 2}
+CLIENTS = {"demo/small": 16, "demo/big": 4}
 FAULT_S = 3.0
 """How long each fault lasts under load: many times a request, and longer than it takes a breaker to open."""
 
@@ -74,7 +73,7 @@ class _Chaos:
         self._fleet = fleet
         self._judge = judge
         self._load = load
-        self._turn = 0
+        self._last = ""
         self.counts = OutcomeCounts()
         self.killed: set[str] = set()
         """Shards that were killed."""
@@ -111,9 +110,9 @@ class _Chaos:
         """One engine is told to fail in this way for a while."""
         victim = await self._victim()
         async with self._step(f"engine {what}"):
-            normal = await _change_faults(victim, faults)
+            await _change_faults(victim, faults)
             await self.go_on()
-            await _change_faults(victim, {name: normal[name] for name in faults})
+            await _change_faults(victim, None)
             await self.go_on(1.0)
 
     async def replace_routers(self) -> None:
@@ -147,14 +146,12 @@ class _Chaos:
         """Three of four engines are broken, each in its own way; one is well. Invariant 8 draws the line here."""
         broken = (await ready_replicas(self._fleet, MODEL))[: REPLICAS - 1]
         async with self._step(f"{len(broken)} of {REPLICAS} engines broken at once"):
-            before = [
-                await _change_faults(broken[0], {"reset_rate": 0.5}),
-                await _change_faults(broken[1], {"error_rate": 0.2, "reset_after_tokens": 12}),
-            ]
+            await _change_faults(broken[0], {"reset_rate": 0.5})
+            await _change_faults(broken[1], {"error_rate": 0.2, "reset_after_tokens": 12})
             await self._kill(broken[2])
             await self.go_on()
-            for victim, normal in zip(broken, before, strict=False):
-                await _change_faults(victim, normal)
+            for victim in broken[:2]:
+                await _change_faults(victim, None)
             await self.go_on(1.0)
         await self._all_ready()
 
@@ -173,10 +170,11 @@ class _Chaos:
         )
 
     async def _victim(self) -> dict[str, Any]:
-        """Another engine each time."""
-        replicas = sorted(await ready_replicas(self._fleet, MODEL), key=lambda one: str(one["replica_id"]))
-        self._turn += 1
-        return replicas[self._turn % len(replicas)]
+        """The busiest engine, and not the last victim again."""
+        others = [one for one in await ready_replicas(self._fleet, MODEL) if one["replica_id"] != self._last]
+        victim = max(others, key=lambda one: int(one["in_flight"]))
+        self._last = str(victim["replica_id"])
+        return victim
 
     async def _kill(self, replica: dict[str, Any]) -> None:
         for shard in replica["shards"]:
@@ -187,10 +185,6 @@ class _Chaos:
         await wait_all_ready(self._fleet, self._judge)
 
 
-async def _change_faults(replica: dict[str, Any], faults: dict[str, Any]) -> dict[str, Any]:
-    """Change an engine's faults; returns what they were before."""
-    url = f"http://{replica['endpoint']}/sim/faults"
-    async with httpx.AsyncClient(trust_env=False, timeout=10.0) as client:
-        before: dict[str, Any] = (await client.get(url)).raise_for_status().json()
-        (await client.post(url, json=faults)).raise_for_status()
-    return before
+async def _change_faults(replica: dict[str, Any], faults: dict[str, Any] | None) -> None:
+    """Have an engine fail in these ways; None: as it was started."""
+    await asyncio.to_thread(switch, str(replica["endpoint"]), faults)
