@@ -85,6 +85,8 @@ class ProfileView(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     nodes: int
     gpus_per_node: int
+    weight: float = 1.0
+    """The share of the model's requests that each replica gets, against those of its other profiles."""
     wanted: int
     ready: int = 0
     starting: int = 0
@@ -118,6 +120,7 @@ class ExplainProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Why a profile runs where it does, or why it does not."""
 
     name: str
+    weight: float = 1.0
     wanted: int
     ready: int
     summary: str

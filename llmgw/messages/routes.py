@@ -30,7 +30,8 @@ class RouteEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     request (static endpoints behind a prefix). `api_key`, when set, is sent as `Authorization: Bearer …` in
     the client's stead. `upstream_model`, when set, replaces the model name in the body (static endpoints that
     know the model by another name). `concurrency` is how many requests a router may have outstanding there at a
-    time; None sets no limit.
+    time; None sets no limit. `weight` is the share of requests that it gets against the model's other endpoints;
+    0: none while another can take them.
     """
 
     id: str
@@ -42,6 +43,7 @@ class RouteEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None = None
     upstream_model: str | None = None
     concurrency: int | None = None
+    weight: float = 1.0
 
     def __repr__(self) -> str:
         return shown_without(self, "api_key")

@@ -53,7 +53,7 @@ class Endpoint:
         self.outstanding = 0
         self.breaker = Breaker()
         self.capacity = 1.0
-        """What it takes in proportion to the model's other endpoints."""
+        """What it takes in proportion to the model's other endpoints, its route's weight included."""
         self.retired = False
         self.idle: list[UpstreamConnection] = []
         self.idle_limit_s = idle_limit_s
@@ -102,6 +102,15 @@ class Endpoint:
             self.slow_since = None
             return self.capacity
         return self.capacity * max(SLOW_START_LEAST, part)
+
+    def share(self, now: float) -> float:
+        """What it counts for where requests are divided by weight alone: less while it is new or fails."""
+        weight = self.weight(now)
+        return weight / (1.0 + self.load(now) - self.outstanding) if self.failure_load else weight
+
+    def failing(self, now: float) -> bool:
+        """True for a while after a failure."""
+        return bool(self.failure_load) and self.load(now) > self.outstanding
 
     def pressure(self, now: float) -> float:
         """How loaded one more request would leave it, for its weight."""

@@ -84,10 +84,11 @@ class RoutingTable:
             before = None
         share_capacity(endpoints)
         ring = None
-        if route.prefix_affinity and len(endpoints) > 1:
+        homes = [endpoint for endpoint in endpoints if endpoint.route.weight]
+        if route.prefix_affinity and len(homes) > 1:
             ring = before.pool.ring if before is not None else None
-            if ring is None or ring.made_of != ring_key(endpoints):
-                ring = Ring(endpoints)
+            if ring is None or ring.made_of != ring_key(homes):
+                ring = Ring(homes)
         budget = before.budget if before is not None else RetryBudget(now)
         return Model(route, Pool(endpoints, ring), budget)
 

@@ -203,6 +203,7 @@ def _profile(
         engine=profile.engine,
         nodes=profile.nodes,
         gpus_per_node=profile.gpus_per_node,
+        weight=profile.weight,
         wanted=profile.replicas,
         ready=ready,
         starting=states.count(ReplicaState.STARTING),
@@ -236,6 +237,7 @@ def _explain(
         summary = f"{ready} of {profile.replicas} wanted are ready; the next is about to be placed"
     return ExplainProfile(
         name=profile.name,
+        weight=profile.weight,
         wanted=profile.replicas,
         ready=ready,
         summary=summary,
