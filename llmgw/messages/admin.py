@@ -11,6 +11,7 @@ import msgspec
 
 from llmgw.messages.agent import FabricOffer, Gpu, Port, Progress
 from llmgw.messages.findings import Finding
+from llmgw.messages.routes import EndpointFigure
 
 
 class ShardView(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +50,8 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     replaces: str | None = None
     reason: str | None = None
     in_flight: int = 0
+    figures: EndpointFigure | None = None
+    """What its engine says of its load, whoever sent the requests; None while that is not known."""
     shards: list[ShardView]
 
 

@@ -14,6 +14,8 @@ import msgspec
 from llmgw.messages.secrets import shown_without
 
 FRAME_BYTES_MAX = 64 * 1024 * 1024
+FIGURES_STALE_S = 15.0
+"""What an engine said of its load longer ago than that says nothing of it."""
 
 
 class TableVersion(msgspec.Struct, frozen=True, order=True):
@@ -179,13 +181,32 @@ class RouterShare(msgspec.Struct, frozen=True, kw_only=True, tag="share"):
     keys: dict[str, KeyShare] = {}
 
 
+class EndpointFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """What an endpoint's engine said of its load `age_s` before this was sent. None: it does not tell.
+
+    `running` and `waiting` count requests, whoever sent them; `cache_used` is a share of its KV cache.
+    """
+
+    running: int | None = None
+    waiting: int | None = None
+    cache_used: float | None = None
+    age_s: float = 0.0
+
+
+class EndpointFigures(msgspec.Struct, frozen=True, kw_only=True, tag="figures"):
+    """All endpoints' figures that are not stale, by endpoint id. At most one a second, and only to routers of the
+    server's own version."""
+
+    figures: dict[str, EndpointFigure] = {}
+
+
 class StopRouter(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     """Accept no more, finish what runs for at most `drain_s`, then exit."""
 
     drain_s: float = 0.0
 
 
-FromServer = RouteTable | RouterShare | StopRouter
+FromServer = RouteTable | RouterShare | EndpointFigures | StopRouter
 FromRouter = Hello | Telemetry
 
 ErrorType = Literal[

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 
 from llmgw.router.affinity import Ring
-from llmgw.router.endpoint import Endpoint
+from llmgw.router.endpoint import UNKNOWN, Endpoint
 
 # How long what endpoints of different weights take together is believed: they get slower and faster over seconds.
 SHARES_S = 0.25
@@ -93,7 +93,7 @@ class Pool:
         if not tried and endpoints:
             first, second = self._group(now, rand).draw(rand)
             if first.usable(now) and second.usable(now):
-                return second if second.pressure(now) < first.pressure(now) else first
+                return less_loaded(first, second, now)
         left = [endpoint for endpoint in endpoints if endpoint not in tried]
         usable = [endpoint for endpoint in left if endpoint.usable(now)]
         if usable:
@@ -103,7 +103,7 @@ class Pool:
             if len(self._groups) > 1:
                 usable = draw_weight(usable, now, rand)
             first, second = draw_two(usable, list(accumulate(each.capacity for each in usable)), rand)
-            return second if second.pressure(now) < first.pressure(now) else first
+            return less_loaded(first, second, now)
         if any(not endpoint.breaker.open_until for endpoint in left):
             return None  # full
         return min(
@@ -111,6 +111,19 @@ class Pool:
             key=lambda endpoint: (endpoint.breaker.open_until, endpoint.pressure(now)),
             default=None,
         )
+
+
+def less_loaded(first: Endpoint, second: Endpoint, now: float) -> Endpoint:
+    """By what this router has outstanding there; where that is equal, by what both engines say of themselves.
+
+    That is seconds old and the same for every router: were it to say more, they would all go to one place.
+    """
+    one, two = first.pressure(now), second.pressure(now)
+    if two < one:
+        return second
+    if one < two or second.strain >= first.strain or second.strain == UNKNOWN:
+        return first
+    return second if now < first.strain_until and now < second.strain_until else first
 
 
 def draw_weight(endpoints: list[Endpoint], now: float, rand: Callable[[], float]) -> list[Endpoint]:

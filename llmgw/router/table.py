@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llmgw.messages.routes import ModelRoute, RouteEndpoint, RouteTable, TableVersion
+from llmgw.messages.routes import EndpointFigures, ModelRoute, RouteEndpoint, RouteTable, TableVersion
 from llmgw.router.affinity import Ring, ring_key
 from llmgw.router.breaker import BreakerState
 from llmgw.router.choice import Pool, share_capacity
@@ -104,6 +104,11 @@ class RoutingTable:
             self.problems.append(str(error))
             return None
         return endpoint
+
+    def take_figures(self, message: EndpointFigures, now: float) -> None:
+        """What engines say of their load, instead of what they said before."""
+        for endpoint in self._endpoints.values():
+            endpoint.take_figure(message.figures.get(endpoint.id), now)
 
     def endpoints(self) -> Iterable[Endpoint]:
         """Every endpoint, retired ones that are not forgotten yet included."""

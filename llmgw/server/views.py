@@ -23,6 +23,7 @@ from llmgw.messages.admin import (
     ReplicaView,
     ShardView,
 )
+from llmgw.server.figures import fresh_figure
 from llmgw.server.hub import Hub
 
 
@@ -154,6 +155,7 @@ def _replica(hub: Hub, replica: Replica, move: Move | None) -> ReplicaView:
         outdated=found is None or found[0].profile_hashes[replica.profile] != replica.profile_hash,
         replaces=replica.replaces,
         reason=_why(replica, move),
+        figures=fresh_figure(leader, hub.clock.monotonic()) if leader is not None else None,
         in_flight=sum(router.in_flight.get(replica.replica_id, 0) for router in fleet.routers.values()),
         shards=[_shard(fleet, shard) for _, shard in sorted(replica.shards.items())],
     )
