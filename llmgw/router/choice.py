@@ -47,7 +47,7 @@ class Pool:
     likely as its endpoints' shares together, and then two endpoints that have it.
     """
 
-    __slots__ = ("_groups", "_shares", "_shares_until", "endpoints", "ring")
+    __slots__ = ("_groups", "_only", "_shares", "_shares_until", "endpoints", "ring")
 
     def __init__(self, endpoints: list[Endpoint], ring: Ring | None = None) -> None:
         """`ring` is over these endpoints, for models whose conversations come back to theirs."""
@@ -59,13 +59,12 @@ class Pool:
         if len(by_weight) > 1:
             by_weight.pop(0.0, None)
         self._groups = [Group(each) for each in by_weight.values()]
+        self._only = self._groups[0] if len(self._groups) == 1 else None
         self._shares: list[float] = []
         self._shares_until = -math.inf
 
     def _group(self, now: float, rand: Callable[[], float]) -> Group:
         groups = self._groups
-        if len(groups) == 1:
-            return groups[0]
         if now >= self._shares_until:
             self._shares_until = now + SHARES_S
             self._shares = list(
@@ -91,9 +90,12 @@ class Pool:
                 return own
         endpoints = self.endpoints
         if not tried and endpoints:
-            first, second = self._group(now, rand).draw(rand)
+            first, second = (self._only or self._group(now, rand)).draw(rand)
             if first.usable(now) and second.usable(now):
-                return less_loaded(first, second, now)
+                one, two = first.pressure(now), second.pressure(now)
+                if one != two:
+                    return first if one < two else second
+                return first if first.strain == second.strain else calmer(first, second, now)
         left = [endpoint for endpoint in endpoints if endpoint not in tried]
         usable = [endpoint for endpoint in left if endpoint.usable(now)]
         if usable:
@@ -103,7 +105,8 @@ class Pool:
             if len(self._groups) > 1:
                 usable = draw_weight(usable, now, rand)
             first, second = draw_two(usable, list(accumulate(each.capacity for each in usable)), rand)
-            return less_loaded(first, second, now)
+            one, two = first.pressure(now), second.pressure(now)
+            return calmer(first, second, now) if one == two else first if one < two else second
         if any(not endpoint.breaker.open_until for endpoint in left):
             return None  # full
         return min(
@@ -113,15 +116,12 @@ class Pool:
         )
 
 
-def less_loaded(first: Endpoint, second: Endpoint, now: float) -> Endpoint:
-    """By what this router has outstanding there; where that is equal, by what both engines say of themselves.
+def calmer(first: Endpoint, second: Endpoint, now: float) -> Endpoint:
+    """Of two that have equally much from this router: by what both engines say of themselves.
 
     That is seconds old and the same for every router: were it to say more, they would all go to one place.
     """
-    one, two = first.pressure(now), second.pressure(now)
-    if two < one:
-        return second
-    if one < two or second.strain >= first.strain or second.strain == UNKNOWN:
+    if second.strain >= first.strain or second.strain == UNKNOWN:
         return first
     return second if now < first.strain_until and now < second.strain_until else first
 

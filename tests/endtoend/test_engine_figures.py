@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 
@@ -9,7 +10,7 @@ import httpx
 import pytest
 
 from llmgw.sim.demo_fleet import DemoFleet
-from tests.endtoend.conftest import RunningFleet, edited, until
+from tests.endtoend.conftest import RunningFleet, edited, llmgw, until
 
 MODEL = "demo/small"
 
@@ -77,11 +78,22 @@ def test_requests_go_to_the_engine_that_says_that_nobody_waits_there(fleet: Runn
         thread.join(10)
 
 
+def test_a_replica_is_told_to_fail_by_its_name_and_mended(fleet: RunningFleet) -> None:
+    victim = str(fleet.ready(MODEL)[0]["replica_id"])
+    env = {"LLMGW_STATE": str(fleet.demo.state)}
+    done = llmgw("sim", "fault", victim, "error_rate=1", env=env)
+    assert done.returncode == 0, done.stderr
+    assert "error_rate=1\n" in done.stdout
+    assert "error_rate=0.0\n" in llmgw("sim", "fault", victim, "ok", env=env).stdout
+    wrong = llmgw("sim", "fault", "nobody", "error_rate=1", env=env)
+    assert wrong.returncode == 1
+    assert "nobody" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+
+
 def _key(fleet: RunningFleet, replica: dict[str, object]) -> dict[str, str]:
     """What the replica's engine demands: this test stands for somebody on its node who knows it."""
     shard = replica["shards"][0]["shard_id"]  # type: ignore[index]
-    import json
-
     for path in fleet.demo.folder.glob(f"node01/work/shards/{shard}/*.json"):
         key = json.loads(path.read_text()).get("api_key")
         if key:
