@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from llmgw.agent.processes import ProcessIdentity, is_alive
 from llmgw.agent.spec_store import ShardRecord
-from llmgw.messages.agent import HeldShard, Progress
+from llmgw.messages.agent import EngineFigures, HeldShard, Progress
 from llmgw.messages.findings import Finding
 
 
@@ -17,7 +17,12 @@ def engine_lives(record: ShardRecord) -> bool:
     )
 
 
-def held_shard(record: ShardRecord, now_boot_s: float, progress: Progress | None = None) -> HeldShard:
+def held_shard(
+    record: ShardRecord,
+    now_boot_s: float,
+    progress: Progress | None = None,
+    figures: EngineFigures | None = None,
+) -> HeldShard:
     """A record as the server is told of it."""
     engine = next((one for one in record.processes if one.name == "engine"), None)
     return HeldShard(
@@ -34,6 +39,7 @@ def held_shard(record: ShardRecord, now_boot_s: float, progress: Progress | None
         engine_pid=engine.pid if engine else None,
         phase_age_s=max(0.0, now_boot_s - record.phase_since_boot_s),
         progress=progress,
+        figures=figures,
     )
 
 

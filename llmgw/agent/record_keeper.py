@@ -11,7 +11,7 @@ import structlog
 
 from llmgw.agent.held import held_shard
 from llmgw.agent.spec_store import ShardRecord, SpecStore
-from llmgw.messages.agent import HeldShard, Progress, ShardPhase
+from llmgw.messages.agent import EngineFigures, HeldShard, Progress, ShardPhase
 
 log = structlog.get_logger("agent")
 
@@ -28,19 +28,29 @@ class RecordKeeper:
         self._told = told
         self._saving: set[asyncio.Future[None]] = set()
         self._progress: Progress | None = None
+        self._figures: EngineFigures | None = None
+        self._figures_boot_s = 0.0
 
     def held(self) -> HeldShard:
         """The shard as the server is told of it."""
-        return held_shard(self.record, self._now_boot_s(), self._progress)
+        now = self._now_boot_s()
+        figures = self._figures
+        if figures is not None:
+            figures = msgspec.structs.replace(figures, age_s=max(0.0, now - self._figures_boot_s))
+        return held_shard(self.record, now, self._progress, figures)
 
     def show(self, progress: Progress) -> None:
         """Progress rides on the shard's status until its next transition, and is none itself."""
         self._progress = progress
 
+    def show_figures(self, figures: EngineFigures | None) -> None:
+        """What its engine says of its load, until the next reading or transition; no transition itself."""
+        self._figures, self._figures_boot_s = figures, self._now_boot_s()
+
     def transition(self, phase: ShardPhase, **changes: Any) -> asyncio.Future[None]:
         """Enter a phase: a new version, saved, then told."""
         log.info("shard", shard=self.record.spec.shard_id, phase=phase, reason=changes.get("reason"))
-        self._progress = None
+        self._progress = self._figures = None
         changes.setdefault("reason", None)
         version = self.record.version + 1
         saving = self.change(phase=phase, version=version, phase_since_boot_s=self._now_boot_s(), **changes)

@@ -17,6 +17,7 @@ import structlog
 
 from llmgw.agent.children import Child, spawn
 from llmgw.agent.ending import end_processes
+from llmgw.agent.figures import watch_figures
 from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.logs import LogError, log_path, read_tail
 from llmgw.agent.open_ports import LOOK_S, takes_connections
@@ -38,6 +39,7 @@ from llmgw.agent.spec_store import SavedProcess, ShardRecord, SpecStore
 from llmgw.agent.weights.keeper import Weights
 from llmgw.config.addresses import join_host_port
 from llmgw.engines.base import LaunchPlan, ProcessPlan
+from llmgw.engines.figures import FigureNames
 from llmgw.hardware.engine_user import Account
 from llmgw.messages.agent import HeldShard, Progress, ShardPhase
 
@@ -52,8 +54,8 @@ LOG_CHECK_S = 1.0
 class ShardHost:
     """What every shard of a node shares.
 
-    `carried` reads the data counters of the node's adapters (blocking), `now_boot_s` is CLOCK_BOOTTIME, `changed`
-    is told of transitions.
+    `figures` names the metrics that tell of an engine's load, by the engine's name. `carried` reads the data
+    counters of the node's adapters (blocking), `now_boot_s` is CLOCK_BOOTTIME, `changed` is told of transitions.
     """
 
     node_id: str
@@ -66,6 +68,7 @@ class ShardHost:
     gpu_memory: GpuMemory
     account: Account | None
     scopes: Scopes | None
+    figures: Callable[[str], FigureNames]
     carried: Callable[[], dict[str, int]]
     weights: Weights
     now_boot_s: Callable[[], float]
@@ -175,6 +178,7 @@ class Shard:
             for process in self.record.processes:
                 self._watch(process.name, ProcessIdentity(process.pid, process.start_ticks))
         ready = asyncio.create_task(self._become_ready())
+        figures: asyncio.Task[None] | None = None
         try:
             first: set[asyncio.Future[Any]] = {ready, self._first_exit}
             await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
@@ -182,10 +186,13 @@ class Shard:
                 failure = ready.result()
                 if failure is not None:
                     return failure
+                figures = asyncio.create_task(self._watch_figures())
             exit_ = await asyncio.shield(self._first_exit)
         finally:
-            ready.cancel()
-            await asyncio.gather(ready, return_exceptions=True)
+            tasks = [ready] if figures is None else [ready, figures]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         return Failure(exit_.sentence(), exit_.code if exit_.name == "engine" else None)
 
     async def _launch(self, plan: LaunchPlan) -> Failure | None:
@@ -380,6 +387,13 @@ class Shard:
         if self.record.phase != "ready":
             await self._transition("ready")
         return None
+
+    async def _watch_figures(self) -> None:
+        record = self.record
+        if record.http_port is not None and record.readiness is not None:
+            names = self._host.figures(record.spec.engine)
+            show = self._keeper.show_figures
+            await watch_figures(self._host.address, record.http_port, record.api_key, names, show)
 
     def _say_waiting(self, reason: str) -> None:
         if not self._stop.is_set():

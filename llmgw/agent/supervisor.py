@@ -112,6 +112,7 @@ class Supervisor:
             gpu_memory=gpu_memory,
             account=account,
             scopes=scopes,
+            figures=lambda engine: adapter(engine).figures,
             carried=carried,
             weights=self._weights,
             now_boot_s=now_boot_s,

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from llmgw.cli.sim_engine import engine
+from llmgw.cli.sim_fault import fault
 
 app = typer.Typer(no_args_is_help=True, help="Simulated hardware and a simulated engine: a fleet without GPUs.")
 
@@ -235,3 +236,4 @@ def start_managers(
 
 
 app.command()(engine)
+app.command()(fault)

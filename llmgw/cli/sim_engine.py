@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _SPEEDS = "Speeds"
 _REPLICA = "Replicas of several nodes"
-_FAULTS = "Faults (also at run time: POST /sim/faults)"
+_FAULTS = "Faults (also at run time: `llmgw sim fault`)"
 
 
 def engine(
@@ -80,6 +80,13 @@ def engine(
     error_rate: Annotated[
         float, typer.Option(min=0, max=1, rich_help_panel=_FAULTS, help="Share of requests that get a 500.")
     ] = 0.0,
+    reset_rate: Annotated[
+        float,
+        typer.Option(min=0, max=1, rich_help_panel=_FAULTS, help="Share of requests reset in mid-header."),
+    ] = 0.0,
+    reset_after_tokens: Annotated[
+        int | None, typer.Option(min=0, rich_help_panel=_FAULTS, help="Connections are reset here.")
+    ] = None,
     ignore_sigterm: Annotated[
         bool, typer.Option("--ignore-sigterm", rich_help_panel=_FAULTS, help="Only SIGKILL ends it.")
     ] = False,
@@ -103,6 +110,8 @@ def engine(
                 "stall_after_tokens": stall_after_tokens,
                 "error_500_after": error_500_after,
                 "error_rate": error_rate,
+                "reset_rate": reset_rate,
+                "reset_after_tokens": reset_after_tokens,
                 "ignore_sigterm": ignore_sigterm,
             }
         )

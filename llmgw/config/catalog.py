@@ -44,6 +44,9 @@ class Profile(Model):
     concurrency: int | None = Field(None, ge=1, le=100_000)
     """Requests that a router has outstanding at one replica at a time; what all replicas have no room for is
     answered with 503. Also how much a replica takes against those of other profiles. Default: no limit."""
+    weight: float = Field(1.0, ge=0, le=1000, allow_inf_nan=False)
+    """The share of the model's requests that each replica gets, against 1 for others: 0.1 tries something new on
+    a few. 0 gets none, as long as any other can take them. Changing it restarts nothing."""
     fabric: str | None = None
     """Place on this fabric only. Default: any fabric that holds the whole replica."""
     args: list[str] = Field(default_factory=list, max_length=256)
@@ -132,6 +135,8 @@ class StaticEndpoint(Model):
     """The model's name there, when it differs."""
     concurrency: int | None = Field(None, ge=1, le=100_000)
     """Requests that a router has outstanding there at a time, as a profile's. Default: no limit."""
+    weight: float = Field(1.0, ge=0, le=1000, allow_inf_nan=False)
+    """Its share of the model's requests, as a profile's: 0 stands by for when nothing else can take them."""
 
     @field_validator("url")
     @classmethod

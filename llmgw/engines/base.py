@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from llmgw.config.agent import AgentConfig
+from llmgw.engines.figures import FigureNames
 from llmgw.messages.agent import Gpu, Rendezvous, ShardSpec
 
 
@@ -102,12 +103,14 @@ class EngineAdapter(Protocol):
     """One engine. `name` is the catalog's word for it.
 
     `progress_counters` are the metrics in its `/metrics` whose sum grows while it works, also in the middle of a
-    request: they tell busy from hung. `takes_key` is True when the engine takes the key that it demands by its
-    environment or a file: a command line is read by everyone on the node.
+    request: they tell busy from hung. `figures` are those that tell of its load. `takes_key` is True when the
+    engine takes the key that it demands by its environment or a file: a command line is read by everyone on the
+    node.
     """
 
     name: str
     progress_counters: tuple[str, ...]
+    figures: FigureNames
     takes_key: bool
 
     def offered(self, config: AgentConfig) -> bool:

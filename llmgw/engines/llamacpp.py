@@ -11,6 +11,7 @@ import re
 from llmgw.config.agent import AgentConfig, LlamacppEngine
 from llmgw.engines.base import HttpCheck, LaunchContext, LaunchPlan, ProcessPlan, inherited_env
 from llmgw.engines.command_line import Reading, Setting, compose, setting, value_of
+from llmgw.engines.figures import FigureNames
 from llmgw.engines.overrides import (
     merge_env,
     refused_args,
@@ -90,6 +91,12 @@ class LlamacppAdapter:
     name = "llamacpp"
     # The token counters move only when a request ends; decode calls are counted as they happen.
     progress_counters: tuple[str, ...] = ("llamacpp:prompt_tokens_total", "llamacpp:n_decode_total")
+    figures = FigureNames(
+        running=("llamacpp:requests_processing",),
+        waiting=("llamacpp:requests_deferred",),
+        # No longer told by newer ones.
+        cache_used=("llamacpp:kv_cache_usage_ratio",),
+    )
     takes_key = True
 
     def offered(self, config: AgentConfig) -> bool:

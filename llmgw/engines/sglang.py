@@ -11,6 +11,7 @@ from llmgw.config.addresses import join_host_port
 from llmgw.config.agent import AgentConfig, SglangEngine
 from llmgw.engines.base import HttpCheck, LaunchContext, LaunchPlan, PlanFile, ProcessPlan
 from llmgw.engines.command_line import Reading, Setting, compose, has_flag, setting
+from llmgw.engines.figures import FigureNames
 from llmgw.engines.networks import (
     REFUSED_NETWORK_ENV,
     beside_networks,
@@ -104,6 +105,11 @@ class SglangAdapter:
         "sglang:realtime_tokens_total",
         "sglang:prompt_tokens_total",
         "sglang:generation_tokens_total",
+    )
+    figures = FigureNames(
+        running=("sglang:num_running_reqs",),
+        waiting=("sglang:num_queue_reqs",),
+        cache_used=("sglang:token_usage",),
     )
     takes_key = True
 

@@ -10,6 +10,7 @@ import sys
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import HttpCheck, LaunchContext, LaunchPlan, ProcessPlan, inherited_env
 from llmgw.engines.command_line import Reading
+from llmgw.engines.figures import FigureNames
 from llmgw.engines.networks import (
     REFUSED_NETWORK_ENV,
     beside_networks,
@@ -52,6 +53,11 @@ class SimAdapter:
 
     name = "sim"
     progress_counters: tuple[str, ...] = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+    figures = FigureNames(
+        running=("vllm:num_requests_running",),
+        waiting=("vllm:num_requests_waiting",),
+        cache_used=("vllm:kv_cache_usage_perc",),
+    )
     takes_key = True
 
     def offered(self, config: AgentConfig) -> bool:

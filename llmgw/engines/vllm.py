@@ -11,6 +11,7 @@ from dataclasses import replace
 from llmgw.config.agent import AgentConfig, VllmEngine
 from llmgw.engines.base import HttpCheck, LaunchContext, LaunchPlan, ProcessPlan
 from llmgw.engines.command_line import Setting, compose, setting
+from llmgw.engines.figures import FigureNames
 from llmgw.engines.networks import beside_networks, network_env, network_files, network_problems
 from llmgw.engines.overrides import (
     merge_env,
@@ -58,6 +59,12 @@ class VllmAdapter:
 
     name = "vllm"
     progress_counters: tuple[str, ...] = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+    figures = FigureNames(
+        running=("vllm:num_requests_running",),
+        waiting=("vllm:num_requests_waiting",),
+        # The second is what the first was called up to 0.10.
+        cache_used=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+    )
     takes_key = True
 
     def offered(self, config: AgentConfig) -> bool:

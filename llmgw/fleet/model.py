@@ -12,6 +12,7 @@ from enum import StrEnum
 from llmgw.fleet.fabric_facts import FabricFacts
 from llmgw.fleet.fabric_test_gate import FabricTestGate
 from llmgw.messages.agent import (
+    EngineFigures,
     EngineOffer,
     FabricOffer,
     Gpu,
@@ -165,6 +166,9 @@ class Shard:
     output_tail: list[str] = field(default_factory=list)
     engine_pid: int | None = None
     progress: Progress | None = None
+    figures: EngineFigures | None = None
+    """What its engine said of its load, at `figures_at`."""
+    figures_at: float = 0.0
     stop_session: str | None = None
     """The session in which the stop was sent; another session gets it again."""
 

@@ -247,6 +247,8 @@ def _update(replica: Replica, shard: Shard, held: HeldShard, now: float) -> list
     shard.api_key = held.api_key
     shard.engine_pid = held.engine_pid or shard.engine_pid
     shard.progress = held.progress
+    shard.figures = held.figures
+    shard.figures_at = now - held.figures.age_s if held.figures is not None else now
     if held.output_tail:
         shard.output_tail = held.output_tail
     shard.reason = held.reason

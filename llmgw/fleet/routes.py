@@ -39,8 +39,11 @@ def routes(
         endpoint = endpoint_of(fleet, replica)
         if endpoint is not None:
             found = catalog.find(replica.model, replica.profile)
-            if found is not None and found[1].concurrency is not None:
-                endpoint = msgspec.structs.replace(endpoint, concurrency=found[1].concurrency)
+            if found is not None:
+                profile = found[1]
+                endpoint = msgspec.structs.replace(
+                    endpoint, concurrency=profile.concurrency, weight=profile.weight
+                )
             ready.setdefault(replica.model, []).append(endpoint)
     for inherited in fleet.inherited.values():
         if _unconfirmed(fleet.replicas.get(inherited.endpoint.id)):

@@ -11,6 +11,7 @@ import msgspec
 
 from llmgw.messages.agent import FabricOffer, Gpu, Port, Progress
 from llmgw.messages.findings import Finding
+from llmgw.messages.routes import EndpointFigure
 
 
 class ShardView(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +50,8 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     replaces: str | None = None
     reason: str | None = None
     in_flight: int = 0
+    figures: EndpointFigure | None = None
+    """What its engine says of its load, whoever sent the requests; None while that is not known."""
     shards: list[ShardView]
 
 
@@ -85,6 +88,8 @@ class ProfileView(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     nodes: int
     gpus_per_node: int
+    weight: float = 1.0
+    """The share of the model's requests that each replica gets, against those of its other profiles."""
     wanted: int
     ready: int = 0
     starting: int = 0
@@ -118,6 +123,7 @@ class ExplainProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Why a profile runs where it does, or why it does not."""
 
     name: str
+    weight: float = 1.0
     wanted: int
     ready: int
     summary: str

@@ -43,6 +43,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Label = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 HelpString = Annotated[str, msgspec.Meta(max_length=HELP_CHARS_MAX)]
 TcpPort = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+FIGURE_MAX = 1_000_000_000
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 # What a header can carry: it stands behind `Authorization: Bearer`.
 EngineKey = Annotated[str, msgspec.Meta(min_length=16, max_length=256, pattern=r"^[!-~]+$")]
@@ -257,9 +258,23 @@ class HeldShard(msgspec.Struct, frozen=True, kw_only=True):
     engine_pid: int | None = None
     phase_age_s: float = 0.0
     progress: Progress | None = None
+    figures: EngineFigures | None = None
+    """Of a ready leader, where its engine tells."""
 
     def __repr__(self) -> str:
         return shown_without(self, "api_key")
+
+
+class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine's own metrics said of its load, `age_s` ago. None: it does not tell.
+
+    `cache_used` is the share of the KV cache that is in use, from 0 to 1.
+    """
+
+    running: Annotated[int, msgspec.Meta(ge=0, le=FIGURE_MAX)] | None = None
+    waiting: Annotated[int, msgspec.Meta(ge=0, le=FIGURE_MAX)] | None = None
+    cache_used: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None
+    age_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e9)] = 0.0
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,8 @@ import msgspec
 from llmgw.messages.secrets import shown_without
 
 FRAME_BYTES_MAX = 64 * 1024 * 1024
+FIGURES_STALE_S = 15.0
+"""What an engine said of its load longer ago than that says nothing of it."""
 
 
 AnthropicWay = Literal["auto", "engine", "translate"]
@@ -35,7 +37,8 @@ class RouteEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     request (static endpoints behind a prefix). `api_key`, when set, is sent as `Authorization: Bearer …` in
     the client's stead. `upstream_model`, when set, replaces the model name in the body (static endpoints that
     know the model by another name). `concurrency` is how many requests a router may have outstanding there at a
-    time; None sets no limit.
+    time; None sets no limit. `weight` is the share of requests that it gets against the model's other endpoints;
+    0: none while another can take them.
     """
 
     id: str
@@ -47,6 +50,7 @@ class RouteEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None = None
     upstream_model: str | None = None
     concurrency: int | None = None
+    weight: float = 1.0
 
     def __repr__(self) -> str:
         return shown_without(self, "api_key")
@@ -186,13 +190,32 @@ class RouterShare(msgspec.Struct, frozen=True, kw_only=True, tag="share"):
     keys: dict[str, KeyShare] = {}
 
 
+class EndpointFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """What an endpoint's engine said of its load `age_s` before this was sent. None: it does not tell.
+
+    `running` and `waiting` count requests, whoever sent them; `cache_used` is a share of its KV cache.
+    """
+
+    running: int | None = None
+    waiting: int | None = None
+    cache_used: float | None = None
+    age_s: float = 0.0
+
+
+class EndpointFigures(msgspec.Struct, frozen=True, kw_only=True, tag="figures"):
+    """All endpoints' figures that are not stale, by endpoint id. At most one a second, and only to routers of the
+    server's own version."""
+
+    figures: dict[str, EndpointFigure] = {}
+
+
 class StopRouter(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     """Accept no more, finish what runs for at most `drain_s`, then exit."""
 
     drain_s: float = 0.0
 
 
-FromServer = RouteTable | RouterShare | StopRouter
+FromServer = RouteTable | RouterShare | EndpointFigures | StopRouter
 FromRouter = Hello | Telemetry
 
 ErrorType = Literal[

@@ -42,10 +42,14 @@ class Ring:
         self.made_of = ring_key(endpoints)
         """The same for every ring that would be made of the same."""
         mean = sum(endpoint.capacity for endpoint in endpoints) / max(1, len(endpoints))
+        least = min((endpoint.capacity for endpoint in endpoints), default=1.0) / mean
+        most = max((endpoint.capacity for endpoint in endpoints), default=1.0) / mean
+        # A small part needs as many points as any other to be near its size; the others then have more.
+        points = POINTS if least >= 0.5 else max(POINTS, min(POINTS / least, POINTS_MAX / most))
         marks = sorted(
             (point, index)
             for index, endpoint in enumerate(endpoints)
-            for point in _points(endpoint.id, round(POINTS * endpoint.capacity / mean))
+            for point in _points(endpoint.id, round(points * endpoint.capacity / mean))
         )
         self._points = [point for point, _ in marks]
         self._owners = [self._endpoints[index] for _, index in marks]

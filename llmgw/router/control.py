@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from llmgw.messages.frames import FrameError, FrameReader, encode_frame
-from llmgw.messages.routes import FromServer, Hello, RouterShare, RouteTable, StopRouter
+from llmgw.messages.routes import EndpointFigures, FromServer, Hello, RouterShare, RouteTable, StopRouter
 from llmgw.router.handing_over import hand_over
 from llmgw.router.limits import IDLE_NOTICE_S, TELEMETRY_S
 from llmgw.router.service import Service
@@ -98,6 +98,8 @@ class ControlServer:
             self._stop(message.drain_s)
         elif isinstance(message, RouterShare):
             self._service.share(message.workers)
+        elif isinstance(message, EndpointFigures):
+            self._service.table.take_figures(message, time.monotonic())
         elif isinstance(message, RouteTable):
             if self._service.apply(message):
                 self._table_file.save(message)

@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 from llmgw.config.addresses import join_host_port
-from llmgw.messages.routes import RouteEndpoint
+from llmgw.messages.routes import FIGURES_STALE_S, EndpointFigure, RouteEndpoint
 from llmgw.router.breaker import Breaker
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ _LOAD_FORGOTTEN = 0.05
 # A new engine compiles, fills its caches and grows its batches on its first requests: it gets its share slowly.
 SLOW_START_S = 15.0
 SLOW_START_LEAST = 0.1
+UNKNOWN = -1.0
 
 
 class Endpoint:
@@ -46,6 +47,8 @@ class Endpoint:
         "retired",
         "route",
         "slow_since",
+        "strain",
+        "strain_until",
         "unserved",
     )
 
@@ -54,7 +57,7 @@ class Endpoint:
         self.outstanding = 0
         self.breaker = Breaker()
         self.capacity = 1.0
-        """What it takes in proportion to the model's other endpoints."""
+        """What it takes in proportion to the model's other endpoints, its route's weight included."""
         self.retired = False
         self.idle: list[UpstreamConnection] = []
         self.idle_limit_s = idle_limit_s
@@ -65,6 +68,9 @@ class Endpoint:
         self._failure_load_at = 0.0
         self.unserved: dict[str, float] = {}
         """Paths that it was found not to serve, with when to believe that no longer."""
+        self.strain = UNKNOWN
+        """How loaded its engine says it is: requests that wait there, and tenths of its cache that are used."""
+        self.strain_until = 0.0
         self.update(route, now)
 
     def update(self, route: RouteEndpoint, now: float) -> None:
@@ -106,11 +112,31 @@ class Endpoint:
             return self.capacity
         return self.capacity * max(SLOW_START_LEAST, part)
 
+    def share(self, now: float) -> float:
+        """What it counts for where requests are divided by weight alone: less while it is new or fails."""
+        weight = self.weight(now)
+        return weight / (1.0 + self.load(now) - self.outstanding) if self.failure_load else weight
+
+    def failing(self, now: float) -> bool:
+        """True for a while after a failure."""
+        return bool(self.failure_load) and self.load(now) > self.outstanding
+
     def pressure(self, now: float) -> float:
         """How loaded one more request would leave it, for its weight."""
         if self.slow_since is None and not self.failure_load:
             return (self.outstanding + 1.0) / self.capacity
         return (self.load(now) + 1.0) / self.weight(now)
+
+    def take_figure(self, figure: EndpointFigure | None, now: float) -> None:
+        """What its engine says of its load; None when it says nothing, or has not lately.
+
+        Of the cache whole tenths count: of two that are alike none shall draw everything for a percent.
+        """
+        if figure is None or (figure.waiting is None and figure.cache_used is None):
+            self.strain = UNKNOWN
+            return
+        self.strain = (figure.waiting or 0) + min(9, int((figure.cache_used or 0.0) * 10)) / 10
+        self.strain_until = now + FIGURES_STALE_S - figure.age_s
 
     def usable(self, now: float) -> bool:
         """True when it may be sent a request: its breaker allows it, and it has room for one."""

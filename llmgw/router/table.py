@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llmgw.messages.routes import ModelRoute, RouteEndpoint, RouteTable, TableVersion
+from llmgw.messages.routes import EndpointFigures, ModelRoute, RouteEndpoint, RouteTable, TableVersion
 from llmgw.router.affinity import Ring, ring_key
 from llmgw.router.breaker import BreakerState
 from llmgw.router.choice import Pool, share_capacity
@@ -84,10 +84,11 @@ class RoutingTable:
             before = None
         share_capacity(endpoints)
         ring = None
-        if route.prefix_affinity and len(endpoints) > 1:
+        homes = [endpoint for endpoint in endpoints if endpoint.route.weight]
+        if route.prefix_affinity and len(homes) > 1:
             ring = before.pool.ring if before is not None else None
-            if ring is None or ring.made_of != ring_key(endpoints):
-                ring = Ring(endpoints)
+            if ring is None or ring.made_of != ring_key(homes):
+                ring = Ring(homes)
         budget = before.budget if before is not None else RetryBudget(now)
         return Model(route, Pool(endpoints, ring), budget)
 
@@ -103,6 +104,11 @@ class RoutingTable:
             self.problems.append(str(error))
             return None
         return endpoint
+
+    def take_figures(self, message: EndpointFigures, now: float) -> None:
+        """What engines say of their load, instead of what they said before."""
+        for endpoint in self._endpoints.values():
+            endpoint.take_figure(message.figures.get(endpoint.id), now)
 
     def endpoints(self) -> Iterable[Endpoint]:
         """Every endpoint, retired ones that are not forgotten yet included."""

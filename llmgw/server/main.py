@@ -35,6 +35,7 @@ from llmgw.server.catalogs import ruling_catalog, static_endpoints
 from llmgw.server.context_lengths import ContextLengths
 from llmgw.server.deciding import decide
 from llmgw.server.fabrics.watch import FabricWatch
+from llmgw.server.figures import send_figures
 from llmgw.server.hub import Hub
 from llmgw.server.ids import RandomIds
 from llmgw.server.loop_watch import LoopWatch
@@ -135,6 +136,7 @@ class _ControlProcess:
         self._tasks += [
             asyncio.create_task(Prober(hub).run(), name="prober"),
             asyncio.create_task(ContextLengths(hub).run(), name="context lengths"),
+            asyncio.create_task(send_figures(hub, routers.send_figures), name="figures"),
             asyncio.create_task(fabrics.run(), name="fabrics"),
             asyncio.create_task(self._refresh_certificates(store), name="certificates"),
             asyncio.create_task(self._roll_back(backend, store), name="rollbacks"),

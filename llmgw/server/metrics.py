@@ -20,6 +20,7 @@ from llmgw.fleet.model import NodeState, ReplicaState
 from llmgw.messages.findings import Finding
 from llmgw.pki.expiry import CertificateEnd
 from llmgw.server.fabrics.metrics import fabric_metrics
+from llmgw.server.figures import figure_metrics
 from llmgw.server.hub import Hub
 from llmgw.server.loop_watch import LoopPause
 from llmgw.server.request_tally import OTHER, Histogram
@@ -162,6 +163,11 @@ def _replicas(source: Source) -> Iterator[Metric]:
     yield wanted
 
 
+def _figures(source: Source) -> Iterator[Metric]:
+    hub = source.hub
+    return figure_metrics(hub.fleet, [model.name for model in hub.catalog.models], hub.clock.monotonic())
+
+
 def _certificates(source: Source) -> Iterator[Metric]:
     now = source.hub.clock.wall()
     family = GaugeMetricFamily(
@@ -263,6 +269,7 @@ FAMILIES: tuple[Callable[[Source], Iterator[Metric]], ...] = (
     _ports,
     _fabrics,
     _replicas,
+    _figures,
     _certificates,
     _requests,
     _breakers,

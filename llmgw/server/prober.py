@@ -10,6 +10,7 @@ import httpx
 import structlog
 
 from llmgw.config.addresses import join_host_port
+from llmgw.engines.figures import samples
 from llmgw.engines.probes import TASKS_PROBED, one_token_check
 from llmgw.engines.registry import adapter
 from llmgw.fleet.health import counters_wanted, probes_wanted
@@ -106,11 +107,7 @@ class Prober:
 
 def counters_sum(text: str, names: tuple[str, ...]) -> float | None:
     """The sum of all series of these counters in a Prometheus exposition, or None when there are none."""
-    found = [
-        float(line.rpartition(" ")[2])
-        for line in text.splitlines()
-        if line.partition("{")[0].partition(" ")[0] in names
-    ]
+    found = samples(text, names)
     return sum(found) if found else None
 
 

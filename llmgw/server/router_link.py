@@ -10,9 +10,19 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from llmgw import __version__
 from llmgw.messages.frames import FrameError, FrameReader, encode_frame
 from llmgw.messages.router_files import RouterFiles, worker_name
-from llmgw.messages.routes import FromRouter, FromServer, Hello, RouterShare, RouteTable, StopRouter, Telemetry
+from llmgw.messages.routes import (
+    EndpointFigures,
+    FromRouter,
+    FromServer,
+    Hello,
+    RouterShare,
+    RouteTable,
+    StopRouter,
+    Telemetry,
+)
 from llmgw.messages.socket_paths import short_path
 
 log = logging.getLogger(__name__)
@@ -76,6 +86,11 @@ class RouterLink:
         """Tell the router that it is one of so many. Nothing happens while it is not connected."""
         if self.connected:
             self._enqueue(RouterShare(workers=workers))
+
+    def send_figures(self, figures: EndpointFigures) -> None:
+        """Tell what engines say of their load; nothing while it is not connected, or of another version."""
+        if self.hello is not None and self.hello.software_version == __version__:
+            self._enqueue(figures)
 
     def send_stop(self, drain_s: float) -> None:
         """Have the router finish what runs and exit. Nothing happens while it is not connected."""

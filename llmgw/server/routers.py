@@ -14,7 +14,7 @@ from llmgw.config.listeners import bound_address
 from llmgw.config.server import ServerConfig
 from llmgw.messages.findings import Finding
 from llmgw.messages.router_files import ROUTER_LOG
-from llmgw.messages.routes import Hello, RouteTable, Telemetry
+from llmgw.messages.routes import EndpointFigures, Hello, RouteTable, Telemetry
 from llmgw.server.hub import Hub
 from llmgw.server.router_findings import router_findings
 from llmgw.server.router_listeners import RouterListeners
@@ -103,6 +103,11 @@ class Routers:
         self._table = table
         for worker in self._workers.values():
             worker.link.send_table(table)
+
+    def send_figures(self, figures: EndpointFigures) -> None:
+        """Tell the routers what engines say of their load."""
+        for worker in self._workers.values():
+            worker.link.send_figures(figures)
 
     def names(self) -> list[str]:
         """For people: each router's process, where it listens, and its name."""

@@ -23,6 +23,7 @@ from llmgw.messages.admin import (
     ReplicaView,
     ShardView,
 )
+from llmgw.server.figures import fresh_figure
 from llmgw.server.hub import Hub
 
 
@@ -154,6 +155,7 @@ def _replica(hub: Hub, replica: Replica, move: Move | None) -> ReplicaView:
         outdated=found is None or found[0].profile_hashes[replica.profile] != replica.profile_hash,
         replaces=replica.replaces,
         reason=_why(replica, move),
+        figures=fresh_figure(leader, hub.clock.monotonic()) if leader is not None else None,
         in_flight=sum(router.in_flight.get(replica.replica_id, 0) for router in fleet.routers.values()),
         shards=[_shard(fleet, shard) for _, shard in sorted(replica.shards.items())],
     )
@@ -203,6 +205,7 @@ def _profile(
         engine=profile.engine,
         nodes=profile.nodes,
         gpus_per_node=profile.gpus_per_node,
+        weight=profile.weight,
         wanted=profile.replicas,
         ready=ready,
         starting=states.count(ReplicaState.STARTING),
@@ -236,6 +239,7 @@ def _explain(
         summary = f"{ready} of {profile.replicas} wanted are ready; the next is about to be placed"
     return ExplainProfile(
         name=profile.name,
+        weight=profile.weight,
         wanted=profile.replicas,
         ready=ready,
         summary=summary,

@@ -19,8 +19,7 @@ from rich.live import Live
 from llmgw.sim.demo_files import DemoOptions
 from llmgw.sim.demo_fleet import DemoError, DemoFleet
 from llmgw.sim.demo_view import curl_line, event_words, hints, render
-from llmgw.sim.scenarios import SCENARIOS, Scenario
-from llmgw.sim.scenarios.core_dead import FIRST_BYTE_TIMEOUT, LIVENESS, core_dead
+from llmgw.sim.scenarios import OPTIONS, SCENARIOS, Scenario
 from llmgw.sim.scenarios.judge import Judge
 from llmgw.sim.scenarios.under_load import NotReady
 
@@ -35,8 +34,7 @@ def run_scenario(name: str, options: DemoOptions, report: Path | None = None) ->
     chosen = SCENARIOS.get(name)
     if chosen is None:
         raise DemoError(f"there is no scenario {name!r}; there are {', '.join(sorted(SCENARIOS))}")
-    if chosen is core_dead:
-        options = replace(options, liveness=LIVENESS, first_byte_timeout=FIRST_BYTE_TIMEOUT)
+    options = replace(options, **OPTIONS.get(name, {}))
 
     async def body(fleet: DemoFleet) -> int:
         return await _judge(fleet, name, chosen, report)

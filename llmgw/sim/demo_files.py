@@ -56,6 +56,9 @@ class DemoOptions:
     fabrics: dict[str, str] = field(default_factory=lambda: {"managers_interval": "5s", "map_interval": "15s"})
     """Keys of `fabrics` in server.yaml: what is done to a simulated fabric shows soon."""
     first_byte_timeout: str = "10m"
+    chunk_timeout: str = "5m"
+    routers: int | None = None
+    """Router processes; None: as many as the server takes for this machine."""
     nodes: dict[str, tuple[str, str]] = field(default_factory=lambda: dict(NODES))
     """Node → (address, fabric), before a running demo's addresses are stepped around."""
 
@@ -126,6 +129,7 @@ def write_server_config(options: DemoOptions, folder: Path, ports: list[int]) ->
             "name": "demo/big",
             "aliases": ["big"],
             "first_byte_timeout": options.first_byte_timeout,
+            "chunk_timeout": options.chunk_timeout,
             "profiles": [
                 {
                     "engine": "sim",
@@ -141,6 +145,7 @@ def write_server_config(options: DemoOptions, folder: Path, ports: list[int]) ->
             "name": "demo/small",
             "aliases": ["small"],
             "first_byte_timeout": options.first_byte_timeout,
+            "chunk_timeout": options.chunk_timeout,
             "profiles": [{"engine": "sim", "gpus_per_node": 1, "replicas": options.replicas_small, "args": args}],
         },
     ]
@@ -167,7 +172,7 @@ def write_server_config(options: DemoOptions, folder: Path, ports: list[int]) ->
         "agents": {"listen": join_host_port(host, ports[2]), "tls": tls},
         "state": str(folder / "state"),
         "liveness": {"settle": f"{options.settle_s:g}s", **options.liveness},
-        "router": {"drain_grace": "20s"},
+        "router": {"drain_grace": "20s", **({"workers": options.routers} if options.routers else {})},
         "fabrics": options.fabrics,
         "models": models,
     }

@@ -41,6 +41,7 @@ from llmgw.sim.hardware_files import set_power
 from llmgw.sim.power import pointer_path, power_off, processes_of
 
 SERVER_START_S = 30.0
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 class DemoError(SentenceError):
@@ -157,12 +158,16 @@ class DemoFleet:
 
     async def metric(self, name: str) -> float:
         """The sum of a metric's series. Raises DemoError or httpx.HTTPError."""
+        return sum(value for _, value in await self.series(name))
+
+    async def series(self, name: str) -> list[tuple[dict[str, str], float]]:
+        """A metric's series: labels, and value. Raises DemoError or httpx.HTTPError."""
         text = (await self._ask("GET", "/metrics")).text
-        return sum(
-            float(line.rpartition(" ")[2])
+        return [
+            (dict(_LABEL.findall(line)), float(line.rpartition(" ")[2]))
             for line in text.splitlines()
             if line.partition("{")[0].partition(" ")[0] == name
-        )
+        ]
 
     async def _ask(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         try:
@@ -239,7 +244,7 @@ class DemoFleet:
             if process.poll() is None:
                 process.kill()
         deadline = time.monotonic() + 5.0
-        while (left := [*self.engines(), *self._routers()]) and time.monotonic() < deadline:
+        while (left := [*self.engines(), *self.routers()]) and time.monotonic() < deadline:
             signal_all(left, signal.SIGKILL)
             await asyncio.sleep(0.05)
         self._remove_pointer()
@@ -256,7 +261,8 @@ class DemoFleet:
             except subprocess.TimeoutExpired:
                 pass
 
-    def _routers(self) -> list[int]:
+    def routers(self) -> list[int]:
+        """Pids of this demo's routers."""
         found = []
         for process in psutil.process_iter():
             try:

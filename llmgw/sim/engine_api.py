@@ -12,7 +12,7 @@ from typing import Any
 
 from llmgw import __version__
 from llmgw.sim.engine_core import Core
-from llmgw.sim.engine_faults import FaultError
+from llmgw.sim.engine_faults import FaultError, ResetFault
 from llmgw.sim.engine_generate import GenerationRunner
 from llmgw.sim.engine_http import Exchange, Request
 from llmgw.sim.engine_options import Options, Surroundings
@@ -33,6 +33,7 @@ class Api:
         self._api_key = surroundings.api_key
         self._core = core
         self._log = log
+        self._faults_at_start = core.faults.current()
         self._created = int(time.time())
         self._runner = GenerationRunner(core, surroundings.shard, options.answer_tokens)
         self._routes: dict[str, dict[str, Route]] = {
@@ -47,7 +48,7 @@ class Api:
             "/detokenize": {"POST": self._detokenize},
             **{path: {"POST": self._rerank} for path in ("/rerank", "/v1/rerank", "/v2/rerank")},
             **{path: {"POST": self._score} for path in ("/score", "/v1/score")},
-            "/sim/faults": {"GET": self._show_faults, "POST": self._change_faults},
+            "/sim/faults": {"GET": self._show_faults, "POST": self._change_faults, "DELETE": self._end_faults},
         }
 
     async def handle(self, exchange: Exchange) -> None:
@@ -70,9 +71,19 @@ class Api:
             respond_json(exchange, error.status, error.body())
         except FaultError as error:
             respond_json(exchange, 500, ApiError(500, str(error), kind="InternalServerError").body())
+        except ResetFault:
+            await exchange.reset()
         finally:
             if request.method == "POST":
-                self._log(f'"{request.method} {request.path} HTTP/1.1" {exchange.status or "no answer"}')
+                self._log(self._log_line(exchange))
+
+    def _log_line(self, exchange: Exchange) -> str:
+        """What became of a request, with its id: who counts them needs no more than the log."""
+        request = exchange.request
+        became = exchange.status or "no answer"
+        cut = "" if exchange.whole or exchange.status is None else " cut off"
+        asked = f" {request_id(request)}" if request.path.startswith("/v1/") else ""
+        return f'"{request.method} {request.path} HTTP/1.1" {became}{cut}{asked}'.rstrip()
 
     def _authorized(self, request: Request) -> bool:
         """Like vLLM, the key guards `/v1` and nothing else."""
@@ -109,6 +120,7 @@ class Api:
 
     async def _chat(self, exchange: Exchange) -> None:
         fields = self._read(exchange)
+        self._log(f"received {fields.request_id}".rstrip())
         await self._generate(exchange, read_chat(fields, self._model(fields), self._options.max_model_len))
 
     async def _completions(self, exchange: Exchange) -> None:
@@ -165,9 +177,14 @@ class Api:
         respond_json(exchange, 200, self._core.faults.current())
 
     async def _change_faults(self, exchange: Exchange) -> None:
-        fields = self._read(exchange)
+        self._set_faults(exchange, self._read(exchange).values)
+
+    async def _end_faults(self, exchange: Exchange) -> None:
+        self._set_faults(exchange, self._faults_at_start)
+
+    def _set_faults(self, exchange: Exchange, values: dict[str, Any]) -> None:
         try:
-            self._core.faults.change(fields.values)
+            self._core.faults.change(values)
         except ValueError as error:
             raise ApiError(400, str(error)) from None
         self._core.faults_changed()
@@ -176,7 +193,7 @@ class Api:
     def _read(self, exchange: Exchange) -> Fields:
         request = exchange.request
         fields = Fields.parse(bytes(request.body))
-        fields.request_id = request.headers.get("x-request-id", "")[:128]
+        fields.request_id = request_id(request)
         return fields
 
     def _model(self, fields: Fields) -> str:
@@ -190,6 +207,11 @@ class Api:
             sentence = f"The model `{model}` does not exist. Valid aliases: {aliases}."
             raise ApiError(404, sentence, kind="NotFoundError", param="model")
         return str(model)
+
+
+def request_id(request: Request) -> str:
+    """What the client calls it; empty when it has no name."""
+    return request.headers.get("x-request-id", "")[:128]
 
 
 def respond_json(exchange: Exchange, status: int, body: Any, headers: dict[str, str] | None = None) -> None:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from llmgw.sim.engine_faults import FaultError, Faults
+from llmgw.sim.engine_faults import FaultError, Faults, ResetFault
 from llmgw.sim.engine_metrics import Metrics
 
 # Tokens that come faster than this leave together. Nobody sees the difference, and the processor does.
@@ -57,12 +57,12 @@ class Core:
         self._sleepers: set[asyncio.Future[None]] = set()
 
     def accept(self, job: Job) -> Job:
-        """Take a request in. Raises FaultError when a fault says that it gets a 500; may end the process."""
+        """Take a request in. Raises FaultError or ResetFault when a fault is due for it; may end the process."""
         try:
             self.faults.on_request()
             if self.stopping:
                 raise FaultError("cannot schedule new futures after shutdown")
-        except FaultError:
+        except (FaultError, ResetFault):
             self.metrics.finished["error"] += 1
             raise
         return job
@@ -70,8 +70,8 @@ class Core:
     async def run(self, job: Job, emit: Emit) -> None:
         """Generate a job to its end, or until it is aborted.
 
-        Raises FaultError when the core dies under it (mode `error`). A cancelled job counts as aborted by its
-        client.
+        Raises FaultError when the core dies under it (mode `error`), ResetFault when its connection is to be
+        reset. A cancelled job counts as aborted by its client.
         """
         metrics = self.metrics
         started = asyncio.get_running_loop().time()
@@ -88,7 +88,7 @@ class Core:
         except asyncio.CancelledError:
             metrics.aborted += 1
             raise
-        except FaultError:
+        except (FaultError, ResetFault):
             metrics.finished["error"] += 1
             raise
         metrics.finished["abort" if job.aborted else job.finish_reason] += 1
@@ -124,7 +124,7 @@ class Core:
                 return
             if faults.core_dead and faults.core_dead_mode == "error":
                 raise FaultError("EngineCore encountered an issue. See stack trace (above) for the root cause.")
-            stall = faults.stall_after_tokens
+            stall, reset = faults.stall_after_tokens, faults.reset_after_tokens
             if self.held_up():
                 await self._sleep(loop.time() + HELD_UP_LOOK_S)
                 next_due = max(next_due, loop.time())
@@ -133,6 +133,8 @@ class Core:
                 await self._sleep(None)
                 next_due = max(next_due, loop.time())
                 continue
+            if reset is not None and not in_prefill and job.given >= reset:
+                raise ResetFault
             now = loop.time()
             if now < next_due:
                 await self._sleep(next_due)
@@ -146,6 +148,8 @@ class Core:
             count = min(count, TOKENS_PER_TICK_MAX, longest - job.given)
             if stall is not None:
                 count = min(count, stall - job.given)
+            if reset is not None:
+                count = min(count, reset - job.given)
             next_due += count / faults.tokens_per_s
             before = job.completion_tokens
             job.given += count

@@ -18,6 +18,10 @@ class FaultError(Exception):
     """A request that the engine answers with 500. The text is vLLM's."""
 
 
+class ResetFault(Exception):
+    """A request whose connection is reset, as the kernel does for a process that dies."""
+
+
 @dataclass
 class Faults:
     """The faults in force, and the speeds, which a test may change in the same way. None is off."""
@@ -41,12 +45,16 @@ class Faults:
     """Answer this many requests, and the later ones with 500."""
     error_rate: float = 0.0
     """The share of requests that gets a 500, spread evenly: 0.25 is every fourth."""
+    reset_rate: float = 0.0
+    """The share of requests whose connection is reset in the middle of the answer's head."""
+    reset_after_tokens: int | None = None
+    """Connections are reset after so many tokens: in the middle of a stream."""
     ignore_sigterm: bool = False
 
     def __post_init__(self) -> None:
         self._seen = 0
         self._since: dict[str, int] = {}
-        self._error_debt = 0.0
+        self._debts = {"error_rate": 0.0, "reset_rate": 0.0}
 
     def change(self, values: dict[str, Any]) -> None:
         """Switch faults on or off by name, all or none. Raises ValueError with a sentence."""
@@ -63,7 +71,7 @@ class Faults:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def on_request(self) -> None:
-        """Count a generation request and do what is due. Raises FaultError; may end the process."""
+        """Count a generation request and do what is due. Raises FaultError or ResetFault; may end the process."""
         self._seen += 1
         if self._due("crash_after"):
             die("the process was told to crash after so many requests")
@@ -73,10 +81,18 @@ class Faults:
             raise FaultError("EngineCore encountered an issue. See stack trace (above) for the root cause.")
         if self._due("error_500_after"):
             raise FaultError("Internal Server Error")
-        self._error_debt += self.error_rate
-        if self._error_debt >= 1 - 1e-9:
-            self._error_debt -= 1
+        if self._drawn("error_rate"):
             raise FaultError("Internal Server Error")
+        if self._drawn("reset_rate"):
+            raise ResetFault
+
+    def _drawn(self, rate: str) -> bool:
+        """Whether this request is one of the share, spread evenly."""
+        self._debts[rate] += getattr(self, rate)
+        if self._debts[rate] < 1 - 1e-9:
+            return False
+        self._debts[rate] -= 1
+        return True
 
     def _due(self, name: str) -> bool:
         allowed = getattr(self, name)
@@ -106,6 +122,6 @@ def _problem(name: str, value: Any) -> str | None:
             return f"{name} is a number from 0, not {value!r}"
         if name.endswith("_per_s") and not value:
             return f"{name} is above 0; to stop a stream, set stall_after_tokens"
-        if name == "error_rate" and value > 1:
-            return f"error_rate is a share from 0 to 1, not {value!r}"
+        if name.endswith("_rate") and value > 1:
+            return f"{name} is a share from 0 to 1, not {value!r}"
     return None

@@ -80,9 +80,10 @@ class _Stream:
         except FaultError as error:
             body = ApiError(500, str(error), kind="InternalServerError").body()
             await self._exchange.write(f"data: {_json(body)}\n\ndata: [DONE]\n\n".encode())
-        else:
-            await self._exchange.write(self._closing().encode())
-        self._exchange.end_stream()
+            self._exchange.end_stream(whole=False)
+            return
+        await self._exchange.write(self._closing().encode())
+        self._exchange.end_stream(whole=not self._job.aborted)
 
     async def _emit(self, given: int) -> None:
         chunks = [] if self._sent else self._openings()

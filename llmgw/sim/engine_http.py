@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ BODY_BYTES_MAX = 64 * 1024 * 1024
 HEADER_BYTES_MAX = 64 * 1024
 # Requests of one connection that wait behind the one that runs (pipelining); more are not read.
 PIPELINED_MAX = 4
+RESET_AFTER_S = 0.02
 KEEP_ALIVE_S = 5.0  # as uvicorn's, and so vLLM's
 
 _REASONS = {
@@ -53,6 +55,8 @@ class Exchange:
     def __init__(self, connection: Connection, request: Request) -> None:
         self.request = request
         self.status: int | None = None
+        self.whole = False
+        """True once the answer was sent to its end, for all that this process knows."""
         self._connection = connection
 
     def respond(
@@ -69,6 +73,7 @@ class Exchange:
             lines.append(f"content-type: {content_type}")
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         self._connection.send(self._head(status, lines) + (b"" if self.request.method == "HEAD" else body))
+        self.whole = True
 
     def start_stream(self, content_type: str) -> None:
         """Send the head of an answer whose body follows in pieces."""
@@ -87,10 +92,18 @@ class Exchange:
         self._connection.send(data)
         await self._connection.writable.wait()
 
-    def end_stream(self) -> None:
-        """Say that the body is complete."""
+    def end_stream(self, *, whole: bool = True) -> None:
+        """Say that the body is complete. `whole` is False when it ended with an error."""
         if self.request.chunked_ok:
             self._connection.send(b"0\r\n\r\n")
+        self.whole = whole
+
+    async def reset(self) -> None:
+        """Break off, with a reset: in the middle of the head, unless that was sent long ago."""
+        if self.status is None:
+            self._connection.send(b"HTTP/1.1 200 OK\r\nserver: llmgw-sim\r\ncontent-ty")
+            await asyncio.sleep(RESET_AFTER_S)  # for the client to read it first
+        self._connection.reset()
 
     def _head(self, status: int, lines: list[str]) -> bytes:
         if not self._connection.may_stay_open(self.request):
@@ -210,6 +223,14 @@ class Connection(asyncio.Protocol):
         """Close after what was written has been sent."""
         if self._transport is not None:
             self._transport.close()
+
+    def reset(self) -> None:
+        """End at once with a TCP reset, as for a process that died with bytes unread."""
+        transport = self._transport
+        if transport is not None:
+            sock = transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            transport.abort()
 
     def _next(self) -> None:
         if self._transport is None:

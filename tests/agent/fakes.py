@@ -11,6 +11,7 @@ from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.supervisor import Supervisor, real_work_dir
 from llmgw.config.agent import AgentConfig
 from llmgw.engines.base import HttpCheck, LaunchContext, LaunchPlan, ProcessPlan, inherited_env
+from llmgw.engines.figures import FigureNames
 from llmgw.engines.probes import with_key
 from llmgw.hardware.gpu_processes import GpuProcesses
 from llmgw.hardware.gpus import GpuReading
@@ -27,6 +28,7 @@ class ProgramAdapter:
     name = "program"
     python = sys.executable
     progress_counters: tuple[str, ...] = ()
+    figures = FigureNames()
     takes_key = True
 
     def offered(self, config: AgentConfig) -> bool:

@@ -6,10 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.bench import agents, drawing, fabric, plan
+from tests.bench import affinity, agents, drawing, fabric, plan
 from tests.bench.figures import Figures
 
-BENCHES = {"plan": plan, "agents": agents, "fabric": fabric, "drawing": drawing}
+BENCHES = {"plan": plan, "agents": agents, "fabric": fabric, "drawing": drawing, "affinity": affinity}
 
 
 def main() -> int:

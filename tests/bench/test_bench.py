@@ -70,3 +70,22 @@ def test_the_fabric_bench_keeps_what_was_promised(tmp_path: Path) -> None:
     limits = {item["what"]: item["limit"] for item in told["figures"] if item["limit"]}
     assert limits == {"a director's map, read and judged": 0.5, "the large map, read and judged": 2.0}
     assert [row[0] for row in told["growth"][0]["rows"]] == ["625", "1250"]
+
+
+def test_the_affinity_bench_finds_conversations_in_their_caches_and_spreads_them(tmp_path: Path) -> None:
+    out = tmp_path / "affinity.json"
+    small = ["--requests", "1500", "--conversations", "100"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench", "affinity", *small, "--json", str(out)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr  # 1: limits are those of the whole size
+    figures = {item["what"]: item["value"] for item in json.loads(out.read_text())["figures"]}
+    found = "{}: tokens found in the cache"
+    assert figures[found.format("with affinity")] > figures[found.format("by least outstanding")] + 5
+    assert figures["tokens read with affinity, of those without"] < 0.7
+    assert figures["with affinity: the most outstanding, of its bound"] <= 1

@@ -145,7 +145,7 @@ def test_a_revoked_node_is_refused_at_once(fleet: RunningFleet) -> None:
 
 
 @pytest.mark.scenario
-@pytest.mark.parametrize("name", ["node-loss", "server-restart"])
+@pytest.mark.parametrize("name", ["node-loss", "server-restart", "gateway-chaos"])
 def test_the_demo_s_scenarios_pass_unattended(name: str, tmp_path: object) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "llmgw", "demo", "--scenario", name],

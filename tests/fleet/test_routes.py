@@ -8,21 +8,23 @@ from llmgw.messages.routes import RouteEndpoint
 from tests.fleet.world import Machine, World
 
 
-def catalog(concurrency: int | None = None, **fields: object) -> Catalog:
-    profile = Profile(engine="sim", gpus_per_node=1, replicas=2, concurrency=concurrency)
+def catalog(concurrency: int | None = None, weight: float = 1.0, **fields: object) -> Catalog:
+    profile = Profile(engine="sim", gpus_per_node=1, replicas=2, concurrency=concurrency, weight=weight)
     return Catalog(models=[CatalogModel(name="m", profiles=[profile], **fields)])  # type: ignore[arg-type]
 
 
-def test_a_profiles_concurrency_stands_with_each_of_its_replicas_and_changing_it_restarts_none() -> None:
+def test_a_profiles_concurrency_and_weight_stand_with_each_of_its_replicas_and_changing_it_restarts_none() -> (
+    None
+):
     world = World(catalog(), [Machine("node01", ["ib-a"])])
     world.run(20)
     (route,) = routes(world.fleet, world.catalog, {})
-    assert [endpoint.concurrency for endpoint in route.endpoints] == [None, None]
+    assert [(endpoint.concurrency, endpoint.weight) for endpoint in route.endpoints] == [(None, 1.0)] * 2
     before = world.serving("m")
-    world.apply(catalog(16))
+    world.apply(catalog(16, 0.1))
     world.run(5)
     (route,) = routes(world.fleet, world.catalog, {})
-    assert [endpoint.concurrency for endpoint in route.endpoints] == [16, 16]
+    assert [(endpoint.concurrency, endpoint.weight) for endpoint in route.endpoints] == [(16, 0.1)] * 2
     assert world.serving("m") == before
 
 

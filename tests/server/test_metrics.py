@@ -120,6 +120,8 @@ def test_an_empty_server_has_every_family_and_keeps_to_the_rules() -> None:
         "llmgw_fabric_ports",
         "llmgw_replicas",
         "llmgw_replicas_wanted",
+        "llmgw_engine_requests",
+        "llmgw_engine_cache_used",
         "llmgw_certificate_seconds_left",
         "llmgw_requests",
         "llmgw_retries",

@@ -102,7 +102,9 @@ def _print_models(views: list[ModelView]) -> None:
             states += [f"{profile.starting} starting"] if profile.starting else []
             states += [f"{profile.failed} failed"] if profile.failed else []
             shape = f"{profile.nodes} × {profile.gpus_per_node}"
-            row = [names, profile.name, profile.engine, shape, ", ".join(states), cells.text(profile.reason)]
+            notes = [f"weight {profile.weight:g}"] if profile.weight != 1 else []
+            notes += [profile.reason] if profile.reason else []
+            row = [names, profile.name, profile.engine, shape, ", ".join(states), cells.text("; ".join(notes))]
             rows.append(row)
     columns = ["model (aliases)", "profile", "engine", "nodes × gpus", "replicas", "notes"]
     print_table(columns, rows, empty="the catalog is empty")
@@ -116,6 +118,8 @@ def _print_explain(view: ExplainView) -> None:
 
 def _print_profile(profile: ExplainProfile) -> None:
     print(f"\nprofile {profile.name}: {profile.ready} of {profile.wanted} ready: {cells.text(profile.summary)}")
+    if profile.weight != 1:
+        print(f"  {_weight(profile.weight)}")
     for replica, nodes in profile.placed.items():
         sits = profile.sits.get(replica)
         print(f"  {replica} runs on {cells.listed(nodes)}" + (f": {cells.text(sits)}" if sits else ""))
@@ -135,6 +139,12 @@ def _print_profile(profile: ExplainProfile) -> None:
         print_table(["nodes", "refused because", "which"], rows)
         for sentence, nodes in _details(profile).items():
             print(f"  {cells.listed(nodes)}: {cells.text(sentence)}")
+
+
+def _weight(weight: float) -> str:
+    if not weight:
+        return "weight 0: gets requests only while nothing else can take them"
+    return f"weight {weight:g}: each replica gets {weight:g} times the requests of one with weight 1"
 
 
 def _details(profile: ExplainProfile) -> dict[str, list[str]]:

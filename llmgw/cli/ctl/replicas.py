@@ -16,6 +16,7 @@ from llmgw.config.errors import SentenceError
 
 if TYPE_CHECKING:
     from llmgw.messages.admin import ModelView, ReplicaView, ShardView
+    from llmgw.messages.routes import EndpointFigure
 
 app = typer.Typer()
 
@@ -142,6 +143,8 @@ def _print_replica(view: ReplicaView) -> None:
         ("endpoint", f"{cells.text(view.endpoint)}, {'routed to' if view.routed else 'not routed to'}"),
         ("in flight", str(view.in_flight)),
     ]
+    if view.figures is not None:
+        facts.append(("engine says", _figures(view.figures)))
     if view.replaces:
         facts.append(("replaces", view.replaces))
     if view.outdated:
@@ -159,6 +162,13 @@ def _print_replica(view: ReplicaView) -> None:
             print(f"\nlast output of rank {shard.rank} on {shard.node}:")
             for line in shard.output_tail:
                 print(f"  {cells.text(line)}")
+
+
+def _figures(figures: EndpointFigure) -> str:
+    said = [] if figures.running is None else [f"{figures.running} running"]
+    said += [] if figures.waiting is None else [f"{figures.waiting} waiting"]
+    said += [] if figures.cache_used is None else [f"{100 * figures.cache_used:.0f} % of its cache used"]
+    return f"{', '.join(said)} ({format_age(figures.age_s)} ago)"
 
 
 def _shard_row(shard: ShardView) -> list[str]:

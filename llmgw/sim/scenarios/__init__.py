@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from llmgw.sim.demo_fleet import DemoFleet
 from llmgw.sim.scenarios.agent_restart import agent_restart
+from llmgw.sim.scenarios.core_dead import OPTIONS as CORE_DEAD_OPTIONS
 from llmgw.sim.scenarios.core_dead import core_dead
 from llmgw.sim.scenarios.drain import drain
 from llmgw.sim.scenarios.engine_crash import engine_crash
+from llmgw.sim.scenarios.gateway_chaos import OPTIONS as CHAOS_OPTIONS
+from llmgw.sim.scenarios.gateway_chaos import gateway_chaos
 from llmgw.sim.scenarios.judge import Judge
 from llmgw.sim.scenarios.node_loss import node_loss
 from llmgw.sim.scenarios.partition import partition
@@ -26,4 +30,8 @@ SCENARIOS: dict[str, Scenario] = {
     "drain": drain,
     "rolling-update": rolling_update,
     "core-dead": core_dead,
+    "gateway-chaos": gateway_chaos,
 }
+
+OPTIONS: dict[str, dict[str, Any]] = {"core-dead": CORE_DEAD_OPTIONS, "gateway-chaos": CHAOS_OPTIONS}
+"""What a scenario's demo is given beside what the user chose."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 
 from llmgw.sim.demo_fleet import DemoFleet
@@ -13,7 +15,7 @@ REPLACED_S_MAX = 60.0
 
 # Shorter than an operator's, so that the scenario is watched and not waited for.
 LIVENESS = {"stall_after": "5s", "stalled_limit": "8s", "probe_interval": "4s", "probe_timeout": "2s"}
-FIRST_BYTE_TIMEOUT = "8s"
+OPTIONS: dict[str, Any] = {"liveness": LIVENESS, "first_byte_timeout": "8s"}
 
 
 async def core_dead(fleet: DemoFleet, judge: Judge) -> None:

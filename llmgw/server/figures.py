@@ -1,0 +1,78 @@
+"""Hands engines' own figures of their load on to the routers, once a second at most and never old ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from llmgw.fleet.model import Fleet, Shard
+from llmgw.fleet.routes import endpoint_of
+from llmgw.messages.routes import FIGURES_STALE_S, EndpointFigure, EndpointFigures
+from llmgw.server.hub import Hub
+
+SEND_EVERY_S = 1.0
+
+
+async def send_figures(hub: Hub, send: Callable[[EndpointFigures], None]) -> None:
+    """Send what is known of every routed replica whenever something of it is new, until cancelled."""
+    newest = 0.0
+    while True:
+        await asyncio.sleep(SEND_EVERY_S)
+        now = hub.clock.monotonic()
+        message = endpoint_figures(hub.fleet, now)
+        read_at = max((now - figure.age_s for figure in message.figures.values()), default=0.0)
+        if read_at > newest:
+            newest = read_at
+            send(message)
+
+
+def figure_metrics(fleet: Fleet, models: Sequence[str], now: float) -> Iterator[Metric]:
+    """What the engines of each model say of their load, for `/metrics`."""
+    requests = GaugeMetricFamily(
+        "llmgw_engine_requests",
+        "Requests that a model's engines say they have running and waiting, whoever sent them",
+        labels=["model", "state"],
+    )
+    cache = GaugeMetricFamily(
+        "llmgw_engine_cache_used", "The fullest KV cache of a model's engines; 1 is all of it", labels=["model"]
+    )
+    said: dict[str, list[EndpointFigure]] = {}
+    figures = endpoint_figures(fleet, now).figures
+    for replica in fleet.replicas.values():
+        if replica.replica_id in figures:
+            said.setdefault(replica.model, []).append(figures[replica.replica_id])
+    for model in models:
+        known = said.get(model, [])
+        for state in ("running", "waiting"):
+            counts = [count for each in known if (count := getattr(each, state)) is not None]
+            if counts:
+                requests.add_metric([model, state], sum(counts))
+        used = [each.cache_used for each in known if each.cache_used is not None]
+        if used:
+            cache.add_metric([model], max(used))
+    yield from (requests, cache)
+
+
+def endpoint_figures(fleet: Fleet, now: float) -> EndpointFigures:
+    """By replica; those that have none, or stale ones, or are not routed to, are left out."""
+    found = {}
+    for replica in fleet.replicas.values():
+        leader = replica.leader
+        if leader is None or endpoint_of(fleet, replica) is None:
+            continue
+        figure = fresh_figure(leader, now)
+        if figure is not None:
+            found[replica.replica_id] = figure
+    return EndpointFigures(figures=found)
+
+
+def fresh_figure(leader: Shard, now: float) -> EndpointFigure | None:
+    """What a ready leader's engine last said of its load, and how long ago; None when that is too long."""
+    said, age_s = leader.figures, now - leader.figures_at
+    if said is None or leader.phase != "ready" or age_s >= FIGURES_STALE_S:
+        return None
+    return EndpointFigure(
+        running=said.running, waiting=said.waiting, cache_used=said.cache_used, age_s=max(0.0, age_s)
+    )
