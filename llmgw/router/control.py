@@ -97,7 +97,7 @@ class ControlServer:
         if isinstance(message, StopRouter):
             self._stop(message.drain_s)
         elif isinstance(message, RouterShare):
-            self._service.share(message.workers)
+            self._service.share(message)
         elif isinstance(message, RouteTable):
             if self._service.apply(message):
                 self._table_file.save(message)

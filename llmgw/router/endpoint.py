@@ -33,6 +33,8 @@ class Endpoint:
 
     __slots__ = (
         "_failure_load_at",
+        "_part",
+        "_workers",
         "base_path",
         "breaker",
         "capacity",
@@ -62,6 +64,9 @@ class Endpoint:
         self.failure_load = 0.0
         """0 when there is none left: `load` is what is outstanding then. The hot path looks at both itself."""
         self._failure_load_at = 0.0
+        self._workers = 1
+        self._part: int | None = None
+        self.route = route
         self.update(route, now)
 
     def update(self, route: RouteEndpoint, now: float) -> None:
@@ -72,14 +77,28 @@ class Endpoint:
         base_path = route.base_path.rstrip("/")
         if any(not 0x20 < ord(char) < 0x7F for char in (route.api_key or "") + base_path + route.host):
             raise ValueError(f"endpoint {route.id}: its host, path or key holds a character no header can carry")
+        if route.concurrency != self.route.concurrency:
+            self._part = None  # it was a part of another limit
         self.route = route
         self.id = route.id
-        self.concurrency: float = math.inf if route.concurrency is None else route.concurrency
+        self.share(self._workers, self._part)
         self.base_path = base_path.encode("ascii")
         self.head = head.encode("ascii")
         if self.retired:
             self.retired = False
             self.slow_since = now
+
+    def share(self, workers: int, part: int | None) -> None:
+        """This router is one of so many, and has this part of the endpoint's limit; None: an equal one.
+
+        Equal parts never exceed the limit together, but for one request each where there are more routers.
+        """
+        self._workers = workers
+        self._part = part
+        limit = self.route.concurrency
+        self.concurrency: float = math.inf
+        if limit is not None:
+            self.concurrency = max(1, limit // workers) if part is None else max(1, min(part, limit))
 
     # What it has to do.
 

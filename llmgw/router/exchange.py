@@ -20,12 +20,12 @@ from llmgw.router.endpoint import Endpoint
 from llmgw.router.errors import (
     ApiError,
     engine_failed,
-    engines_full,
     nothing_ready,
     out_of_time,
     stream_broke,
 )
 from llmgw.router.fields import replace_model
+from llmgw.router.queue import Waiter
 from llmgw.router.request import Request
 from llmgw.router.response_parser import CHUNKED, UNTIL_CLOSE, ResponseHead
 from llmgw.router.table import Model
@@ -64,6 +64,7 @@ class Exchange:
         "_model",
         "_over",
         "_probe",
+        "_queued_s",
         "_request",
         "_sent",
         "_service",
@@ -71,6 +72,7 @@ class Exchange:
         "_stream",
         "_target",
         "_tries",
+        "_waiter",
         "first_byte_at",
     )
 
@@ -106,6 +108,9 @@ class Exchange:
         self._dialling: asyncio.Task[None] | None = None
         self._endpoint: Endpoint | None = None
         self._probe = False
+        self._waiter: Waiter | None = None
+        """Its place in the model's queue."""
+        self._queued_s = 0.0
         self._head: ResponseHead | None = None
         self._dechunker: Dechunker | None = None
         self._over = False
@@ -127,10 +132,66 @@ class Exchange:
 
     def _attempt(self) -> None:
         now = monotonic()
-        endpoint = self._tries.another(now)
-        if endpoint is None:
-            self._answer(self._failure or engines_full(self._model.name))
+        tries = self._tries
+        # Who comes while others wait goes behind them; who was with an engine already had its turn.
+        endpoint = tries.another(now) if tries.tried or not self._model.admission.waiting else None
+        if endpoint is not None:
+            self._try(endpoint, now)
+        elif self._failure is not None and not tries.may_wait(now):
+            self._answer(self._failure)
+        else:
+            self._wait(now)
+
+    def _wait(self, now: float) -> None:
+        """No endpoint has room: take a place in the queue, or hear why there is none."""
+        caller = self._caller
+        self._waiter = waiter = Waiter(
+            came_at=now,
+            size=len(self._body),
+            caller=caller.id,
+            priority=caller.priority,
+            tried=self._tries.tried,
+            admit=self._admitted,
+            refuse=self._refused,
+        )
+        try:
+            self._client.deadline = self._model.admission.join(waiter, now, self._ends_at)
+        except ApiError as error:
+            self._waiter = None
+            self._answer(self._failure or error)
+
+    def _admitted(self, model: Model, endpoint: Endpoint, now: float) -> None:
+        """It is its turn: `endpoint` has room. `model` may be of a newer table than the one it came under."""
+        self._left_queue(now)
+        tries = self._tries
+        if model is not self._model:
+            self._model = model
+            tries.route_by(model)
+        if tries.tried and not tries.may_wait(now):
+            assert self._failure is not None
+            self._answer(self._failure)  # what it may be sent again for was spent by others
             return
+        if tries.point is not None:
+            endpoint = tries.another(now) or endpoint
+        self._try(endpoint, now)
+
+    def _refused(self, error: ApiError) -> None:
+        """It waits, and will not have its turn."""
+        self._left_queue(monotonic())
+        self._answer(self._failure or error)
+
+    def _left_queue(self, now: float) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            self._queued_s += now - waiter.came_at
+
+    def _leave_queue(self, now: float) -> None:
+        waiter = self._waiter
+        if waiter is not None:
+            self._left_queue(now)
+            self._model.admission.leave(waiter, now)
+
+    def _try(self, endpoint: Endpoint, now: float) -> None:
         self._tries.begin(endpoint, now)
         self._sent = False
         self._endpoint = endpoint
@@ -203,8 +264,12 @@ class Exchange:
     def _leave_endpoint(self) -> None:
         endpoint, self._endpoint = self._endpoint, None
         self._connection = None
-        if endpoint is not None and endpoint.end(self._probe):
+        if endpoint is None:
+            return
+        if endpoint.end(self._probe):
             self._service.endpoint_idle(endpoint)
+        if self._model.admission.waiting:
+            self._model.admission.room_at(endpoint, monotonic())
 
     # What the engine's connection calls.
 
@@ -326,6 +391,8 @@ class Exchange:
         now = monotonic()
         if now >= self._ends_at:
             self._time_is_up()
+        elif self._waiter is not None:
+            self._answer(self._failure or self._model.admission.timed_out(self._waiter, now))
         elif self.first_byte_at:
             # It is set once and not with every chunk, which would cost more than to look again.
             silent_since = now if self._client.paused else self._heard_at
@@ -402,6 +469,9 @@ class Exchange:
     def _record(self, status: int, error: str | None, endpoint: Endpoint | None = None) -> None:
         first = self.first_byte_at
         started = self._started_at
+        now = monotonic()
+        if self._waiter is not None:
+            self._leave_queue(now)
         self._service.telemetry.record(
             Outcome(
                 model=self._model.name,
@@ -409,11 +479,12 @@ class Exchange:
                 status=status,
                 retries=self._tries.retries,
                 first_byte_s=first - started if first else None,
-                total_s=monotonic() - started,
+                total_s=now - started,
                 stream=self._stream,
                 error=error[:500] if error is not None else None,
                 retry_refused=self._tries.refused and status >= 500,
                 key=self._caller.id,
+                queued_s=self._queued_s,
             )
         )
         self._caller.ended(0)

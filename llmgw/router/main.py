@@ -107,6 +107,7 @@ async def _serve(options: RouterOptions, listeners: list[socket.socket], control
             listen=listen,
             table=service.table.snapshot,
             draining=stopped.done(),
+            parts=service.table.parts(),
         )
 
     def open_listeners() -> list[socket.socket]:

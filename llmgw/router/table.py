@@ -5,9 +5,10 @@ Pure: time is an argument, in seconds of a monotonic clock. It knows nothing of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from llmgw.messages.routes import ModelRoute, RouteEndpoint, RouteTable, TableVersion
+from llmgw.router.admission import Admission
 from llmgw.router.affinity import Ring, ring_key
 from llmgw.router.breaker import BreakerState
 from llmgw.router.choice import Pool, share_capacity
@@ -16,15 +17,18 @@ from llmgw.router.retry_budget import RetryBudget
 
 
 class Model:
-    """A route of the table with its endpoints' states. `budget` outlives tables."""
+    """A route of the table with its endpoints' states. `budget` and `admission` outlive tables."""
 
-    __slots__ = ("budget", "name", "pool", "route")
+    __slots__ = ("admission", "budget", "name", "pool", "route")
 
-    def __init__(self, route: ModelRoute, pool: Pool, budget: RetryBudget) -> None:
+    def __init__(
+        self, route: ModelRoute, pool: Pool, budget: RetryBudget, admission: Admission | None = None
+    ) -> None:
         self.route = route
         self.name = route.name
         self.pool = pool
         self.budget = budget
+        self.admission = admission if admission is not None else Admission()
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -34,7 +38,7 @@ class Model:
 class RoutingTable:
     """The table that this router routes by, and the endpoints that it no longer names but that still run."""
 
-    def __init__(self, *, idle_limit_s: float) -> None:
+    def __init__(self, *, idle_limit_s: float, workers: int = 1) -> None:
         self.snapshot: RouteTable | None = None
         self.models: dict[str, Model] = {}
         """By name and by alias; a name wins over another model's alias."""
@@ -42,6 +46,8 @@ class RoutingTable:
         """Sentences about endpoints of the last table that had to be left out."""
         self._endpoints: dict[tuple[str, str, str, int, bool], Endpoint] = {}
         self._idle_limit_s = idle_limit_s
+        self._workers = workers
+        self._parts: Mapping[str, int] = {}
 
     @property
     def version(self) -> TableVersion | None:
@@ -78,7 +84,7 @@ class RoutingTable:
         return True
 
     def _model(self, route: ModelRoute, endpoints: list[Endpoint], now: float) -> Model:
-        """The model anew; its budget, and a ring that would be the same, are kept."""
+        """The model anew; its budget, what waits for it, and a ring that would be the same, are kept."""
         before = self.models.get(route.name)
         if before is not None and before.name != route.name:  # an alias until now
             before = None
@@ -89,7 +95,10 @@ class RoutingTable:
             if ring is None or ring.made_of != ring_key(endpoints):
                 ring = Ring(endpoints)
         budget = before.budget if before is not None else RetryBudget(now)
-        return Model(route, Pool(endpoints, ring), budget)
+        admission = before.admission if before is not None else Admission()
+        model = Model(route, Pool(endpoints, ring), budget, admission)
+        admission.follow(model, self._workers)
+        return model
 
     def _endpoint(self, model: str, route: RouteEndpoint, now: float) -> Endpoint | None:
         key = (model, route.id, route.host, route.port, route.tls)
@@ -97,12 +106,39 @@ class RoutingTable:
             endpoint = self._endpoints.get(key)
             if endpoint is None:
                 endpoint = self._endpoints[key] = Endpoint(route, idle_limit_s=self._idle_limit_s, now=now)
+                endpoint.share(self._workers, self._parts.get(route.id))
             else:
                 endpoint.update(route, now)
         except ValueError as error:
             self.problems.append(str(error))
             return None
         return endpoint
+
+    def share(self, workers: int, parts: Mapping[str, int]) -> None:
+        """This router is one of so many; of the concurrency of some endpoints (by id) it has a part that is not
+        equal to the others'."""
+        self._workers = workers
+        self._parts = parts
+        for endpoint in self._endpoints.values():
+            endpoint.share(workers, parts.get(endpoint.id))
+        for model in self.each_model():
+            model.admission.follow(model, workers)
+
+    def each_model(self) -> Iterator[Model]:
+        """Every model once, whatever its aliases."""
+        return (model for name, model in self.models.items() if name == model.name)
+
+    def queued(self) -> dict[str, int]:
+        """How many requests wait for each model to have room, without zeros."""
+        return {model.name: model.admission.waiting for model in self.each_model() if model.admission.waiting}
+
+    def parts(self) -> dict[str, int]:
+        """Endpoint ids that have a limit, with this router's part of it."""
+        return {
+            endpoint.id: int(endpoint.concurrency)
+            for endpoint in self._endpoints.values()
+            if endpoint.route.concurrency is not None and not endpoint.retired
+        }
 
     def endpoints(self) -> Iterable[Endpoint]:
         """Every endpoint, retired ones that are not forgotten yet included."""

@@ -72,10 +72,10 @@ class RouterLink:
         taken, self._listeners = self._listeners, []
         return taken
 
-    def send_share(self, workers: int) -> None:
-        """Tell the router that it is one of so many. Nothing happens while it is not connected."""
+    def send_share(self, share: RouterShare) -> None:
+        """Tell the router its part of the limits. Nothing happens while it is not connected."""
         if self.connected:
-            self._enqueue(RouterShare(workers=workers))
+            self._enqueue(share)
 
     def send_stop(self, drain_s: float) -> None:
         """Have the router finish what runs and exit. Nothing happens while it is not connected."""
@@ -143,7 +143,11 @@ class RouterLink:
             sock.close()
 
     def _enqueue(self, message: FromServer) -> None:
-        """A newer table replaces one that the router has not taken yet: the queue never grows."""
+        """A newer table replaces one that the router has not taken yet: the queue never grows.
+
+        It goes behind the others: a share is of the table that was sent before it.
+        """
+        self._unsent.pop(type(message), None)
         self._unsent[type(message)] = message
         self._wake.set()
 

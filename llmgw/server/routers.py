@@ -14,7 +14,7 @@ from llmgw.config.listeners import bound_address
 from llmgw.config.server import ServerConfig
 from llmgw.messages.findings import Finding
 from llmgw.messages.router_files import ROUTER_LOG
-from llmgw.messages.routes import Hello, RouteTable, Telemetry
+from llmgw.messages.routes import Hello, RouterShare, RouteTable, Telemetry
 from llmgw.server.hub import Hub
 from llmgw.server.router_findings import router_findings
 from llmgw.server.router_listeners import RouterListeners
@@ -293,7 +293,7 @@ class Routers:
         if self._wanted:
             self._listeners.adopt(worker.link.take_listeners())
             if hello.software_version == llmgw.__version__:
-                worker.link.send_share(self._wanted)
+                worker.link.send_share(RouterShare(workers=self._wanted))
         if worker.router_id is not None and worker.router_id != hello.router_id:
             hub.router_gone(worker.router_id)
         worker.router_id = hello.router_id
