@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 from pydantic import Field, field_validator, model_validator
 
-from llmgw.config.base import Duration, Model
+from llmgw.config.base import Duration, Model, Size
 from llmgw.config.errors import KeyedError
 from llmgw.config.sources import checksum_problem, read_source
 
@@ -41,8 +41,9 @@ class Profile(Model):
     replicas: int = Field(1, ge=0, le=1000)
     """How many replicas should run."""
     concurrency: int | None = Field(None, ge=1, le=100_000)
-    """Requests that a router has outstanding at one replica at a time; what all replicas have no room for is
-    answered with 503. Also how much a replica takes against those of other profiles. Default: no limit."""
+    """Requests that are outstanding at one replica at a time, of all routers together; what all replicas have no
+    room for waits in the model's queue. Also how much a replica takes against those of other profiles. Default:
+    no limit."""
     fabric: str | None = None
     """Place on this fabric only. Default: any fabric that holds the whole replica."""
     args: list[str] = Field(default_factory=list, max_length=256)
@@ -130,7 +131,7 @@ class StaticEndpoint(Model):
     model: str | None = None
     """The model's name there, when it differs."""
     concurrency: int | None = Field(None, ge=1, le=100_000)
-    """Requests that a router has outstanding there at a time, as a profile's. Default: no limit."""
+    """Requests that are outstanding there at a time, as a profile's. Default: no limit."""
 
     @field_validator("url")
     @classmethod
@@ -150,6 +151,18 @@ class StaticEndpoint(Model):
             # Read once more, as the store does, it would lose another part and mean another place.
             raise ValueError(f"{value!r} has slashes or /v1 twice at its end; write it up to what precedes /v1")
         return base
+
+
+class Queue(Model):
+    """Requests that wait until one of a model's engines has room for them."""
+
+    requests_max: int = Field(1000, ge=0, le=1_000_000)
+    """How many may wait at a time, of all routers together; 0: none, what engines have no room for is refused."""
+    bytes_max: Size = Field(256 * 1024**2, ge=1)
+    """How large their bodies may be together. One request by itself may wait whatever its size."""
+    timeout: Duration = Field(30.0, gt=0)
+    """How long one may wait. What could not start within that, at the rate at which others do, is refused at
+    once."""
 
 
 class CatalogModel(Model):
@@ -180,6 +193,11 @@ class CatalogModel(Model):
     prefix_affinity: bool = False
     """Send conversations back to the endpoint that has their beginning in its cache, as long as that one has at
     most 1.25 times its share of the requests. For engines that cache prefixes."""
+    queue: Queue = Queue()
+    """Requests that wait until one of its engines has room."""
+    pings: bool = False
+    """Send streams a comment every few seconds until their first token, for balancers that cut idle connections.
+    An error that comes after the first of them is an event of the stream, and no status."""
 
     @field_validator("name")
     @classmethod

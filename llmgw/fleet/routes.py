@@ -42,6 +42,10 @@ def routes(
                 chunk_timeout_s=model.chunk_timeout,
                 request_timeout_s=model.request_timeout_s,
                 prefix_affinity=model.prefix_affinity,
+                queue_requests_max=model.queue.requests_max,
+                queue_bytes_max=model.queue.bytes_max,
+                queue_timeout_s=model.queue.timeout,
+                pings=model.pings,
             )
         )
     return table

@@ -108,8 +108,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     """A router's first frame on every connection.
 
     The sockets that it listens on come with the frame's first byte (SCM_RIGHTS, unix(7)), so that whoever starts
-    its replacement has them. `draining`: it accepts no more, and ends when its requests have. `parts` are what it
-    has of the concurrency of endpoints, by id.
+    its replacement has them. `draining`: it accepts no more, and ends when its requests have. It goes
+    by having one of `workers` parts of what is shared, and of the concurrency of some endpoints (by id) `parts`.
     """
 
     router_id: str
@@ -118,6 +118,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     listen: str
     table: RouteTable | None = None
     draining: bool = False
+    workers: int = 1
     parts: dict[str, int] = {}
 
 

@@ -66,13 +66,14 @@ class Admission:
         assert model is not None
         route = model.route
         until = min(now + route.queue_timeout_s, ends_at)
-        displaced: list[Waiter] | None = []
+        displaced: list[Waiter] = []
         if not waiter.tried:
             if not self._requests_max:
                 raise engines_full(model.name)
-            displaced = queue.displaced_by(waiter, count_max=self._requests_max, bytes_max=self._bytes_max)
-            if displaced is None:
+            gone = queue.displaced_by(waiter, count_max=self._requests_max, bytes_max=self._bytes_max)
+            if gone is None:
                 raise queue_full(model.name, self.retry_after_s(now))
+            displaced = gone
             expected_s = rate.wait_s(queue.place_for(waiter), now) if queue.count else None
             if expected_s is not None and now + expected_s > until:
                 raise queue_too_long(model.name, expected_s, until - now, self.retry_after_s(now))

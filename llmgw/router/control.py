@@ -85,6 +85,7 @@ class ControlServer:
             log.info("a newer control process took over")
             self._connection.close()
         self._connection = connection
+        self._service.telemetry.share = 0  # this one has sent none yet
         connection.greet(encode_frame(self._hello()), self._listeners())
 
     def disconnected(self, connection: ControlConnection) -> None:

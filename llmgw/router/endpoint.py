@@ -33,7 +33,6 @@ class Endpoint:
 
     __slots__ = (
         "_failure_load_at",
-        "_part",
         "_workers",
         "base_path",
         "breaker",
@@ -45,6 +44,7 @@ class Endpoint:
         "idle",
         "idle_limit_s",
         "outstanding",
+        "part",
         "retired",
         "route",
         "slow_since",
@@ -65,7 +65,8 @@ class Endpoint:
         """0 when there is none left: `load` is what is outstanding then. The hot path looks at both itself."""
         self._failure_load_at = 0.0
         self._workers = 1
-        self._part: int | None = None
+        self.part: int | None = None
+        """What this router has of its concurrency; None: as much as each other."""
         self.route = route
         self.update(route, now)
 
@@ -78,10 +79,10 @@ class Endpoint:
         if any(not 0x20 < ord(char) < 0x7F for char in (route.api_key or "") + base_path + route.host):
             raise ValueError(f"endpoint {route.id}: its host, path or key holds a character no header can carry")
         if route.concurrency != self.route.concurrency:
-            self._part = None  # it was a part of another limit
+            self.part = None  # it was a part of another limit
         self.route = route
         self.id = route.id
-        self.share(self._workers, self._part)
+        self.share(self._workers, self.part)
         self.base_path = base_path.encode("ascii")
         self.head = head.encode("ascii")
         if self.retired:
@@ -94,7 +95,7 @@ class Endpoint:
         Equal parts never exceed the limit together, but for one request each where there are more routers.
         """
         self._workers = workers
-        self._part = part
+        self.part = part
         limit = self.route.concurrency
         self.concurrency: float = math.inf
         if limit is not None:

@@ -47,7 +47,8 @@ class RoutingTable:
         self._endpoints: dict[tuple[str, str, str, int, bool], Endpoint] = {}
         self._idle_limit_s = idle_limit_s
         self._workers = workers
-        self._parts: Mapping[str, int] = {}
+        self._parts: dict[str, tuple[int, int | None]] = {}
+        """By endpoint id: this router's part of its concurrency, and what that was then."""
 
     @property
     def version(self) -> TableVersion | None:
@@ -77,8 +78,10 @@ class RoutingTable:
         for key, endpoint in list(self._endpoints.items()):
             if endpoint not in named:
                 endpoint.retired = True
+                endpoint.part = None
                 if not endpoint.outstanding and not endpoint.idle:
                     del self._endpoints[key]
+        self._parts = {each.id: self._parts[each.id] for each in named if each.id in self._parts}
         self.models = by_name
         self.snapshot = snapshot
         return True
@@ -106,7 +109,8 @@ class RoutingTable:
             endpoint = self._endpoints.get(key)
             if endpoint is None:
                 endpoint = self._endpoints[key] = Endpoint(route, idle_limit_s=self._idle_limit_s, now=now)
-                endpoint.share(self._workers, self._parts.get(route.id))
+                part, limit = self._parts.get(route.id, (None, None))
+                endpoint.share(self._workers, part if limit == route.concurrency else None)
             else:
                 endpoint.update(route, now)
         except ValueError as error:
@@ -118,9 +122,12 @@ class RoutingTable:
         """This router is one of so many; of the concurrency of some endpoints (by id) it has a part that is not
         equal to the others'."""
         self._workers = workers
-        self._parts = parts
+        self._parts = {}
         for endpoint in self._endpoints.values():
-            endpoint.share(workers, parts.get(endpoint.id))
+            part = None if endpoint.retired else parts.get(endpoint.id)
+            endpoint.share(workers, part)
+            if part is not None:
+                self._parts[endpoint.id] = (part, endpoint.route.concurrency)
         for model in self.each_model():
             model.admission.follow(model, workers)
 
@@ -133,12 +140,8 @@ class RoutingTable:
         return {model.name: model.admission.waiting for model in self.each_model() if model.admission.waiting}
 
     def parts(self) -> dict[str, int]:
-        """Endpoint ids that have a limit, with this router's part of it."""
-        return {
-            endpoint.id: int(endpoint.concurrency)
-            for endpoint in self._endpoints.values()
-            if endpoint.route.concurrency is not None and not endpoint.retired
-        }
+        """Endpoint ids, with this router's part of their concurrency where it is not equal to the others'."""
+        return {endpoint.id: endpoint.part for endpoint in self._endpoints.values() if endpoint.part is not None}
 
     def endpoints(self) -> Iterable[Endpoint]:
         """Every endpoint, retired ones that are not forgotten yet included."""

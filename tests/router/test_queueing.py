@@ -47,8 +47,10 @@ def named(x: str, **fields: object) -> bytes:
     return json.dumps({"model": "m", "x": x, **fields}).encode()
 
 
-async def behind_one(fleet: Fleet, *, engines: int = 1, **fields: object) -> tuple[list[Gate], asyncio.Task[Answer]]:
-    """The model `m` on engines that take one request each; all but one request's worth of room is left."""
+async def behind_one(
+    fleet: Fleet, *, engines: int = 1, **fields: object
+) -> tuple[list[Gate], asyncio.Task[Answer]]:
+    """The model `m` on engines that take one request each, and a request that is with one of them."""
     gates = [Gate() for _ in range(engines)]
     await fleet.route(limited(model("m", *[await fleet.engine(gate.script) for gate in gates], **fields), 1))
     first = asyncio.create_task(fleet.ask(post(named("first"))))
