@@ -155,8 +155,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     body bytes or answered since the last frame; `refused` those whose connection failed. `dropped` counts
     outcomes that were thrown away, oldest first, because nobody read. `breakers` holds the state (`open`,
     `half_open`) of each endpoint whose breaker is not closed. `draining` is as in `Hello`. `queued` counts the
-    requests that wait for an endpoint to have room, by model. `share` is the number of the last `RouterShare`: when
-    it comes, `in_flight` is what was outstanding at the moment from which that one holds.
+    requests that wait for an endpoint to have room, by model. `share` is the number of the last `RouterShare` of
+    this connection, which held when `in_flight` was counted.
     """
 
     acked: TableVersion | None = None

@@ -1,4 +1,4 @@
-"""The one decision about a request that finds no engine of its model with room: it waits, or is told when to come.
+"""The one decision about a request that finds its model's engines full: it waits, or is told when to come back.
 
 One for each model in a router; it outlives tables. Pure: time is an argument, in seconds of a monotonic clock.
 """
@@ -57,7 +57,7 @@ class Admission:
     # Coming and going.
 
     def join(self, waiter: Waiter, now: float, ends_at: float) -> float:
-        """Wait, until `waiter` is told that it is its turn; returns until when at the longest, on the same clock.
+        """Wait until `waiter` is told that it is its turn; returns until when at the longest, on that clock.
 
         `ends_at` is when its request's time is up. Raises ApiError when there is no place for it, or when it could
         not start in time. Those whose place it takes are refused.

@@ -5,6 +5,8 @@ Pure: parsed heads in, bytes out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llmgw.router.errors import REASONS
 from llmgw.router.request import Request
 from llmgw.router.response_parser import CHUNKED, LENGTH, NONE, ResponseHead
@@ -27,8 +29,13 @@ _REPLACED = frozenset(
 )
 
 
-def answer_head(head: ResponseHead, request: Request, endpoint_id: str, *, keep_alive: bool) -> bytes:
-    """The head for the client, with what the engine said of the body and what the gateway says of itself."""
+def answer_head(
+    head: ResponseHead, request: Request, endpoint_id: str, *, keep_alive: bool, added: Sequence[bytes] = ()
+) -> bytes:
+    """The head for the client, with what the engine said of the body and what the gateway says of itself.
+
+    `added` are further lines, without their ends.
+    """
     lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, REASONS.get(head.status, b""))]
     for name, value in head.headers:
         if name not in _REPLACED:
@@ -38,9 +45,11 @@ def answer_head(head: ResponseHead, request: Request, endpoint_id: str, *, keep_
             lines.append(b"transfer-encoding: chunked\r\n")
     elif head.framing == LENGTH:
         lines.append(b"content-length: %d\r\n" % head.length)
-    if _is_event_stream(head):
+    if is_event_stream(head):
         lines.append(b"x-accel-buffering: no\r\n")
     lines.append(b"x-request-id: %b\r\nx-llmgw-replica: %b\r\n" % (request.request_id, endpoint_id.encode()))
+    for line in added:
+        lines.append(line + b"\r\n")
     if not keep_alive:
         lines.append(b"connection: close\r\n")
     lines.append(b"\r\n")
@@ -54,7 +63,7 @@ def broken_ending(head: ResponseHead, event: bytes, chunk_left: int, *, chunked:
     `chunk_left` is what the open chunk still lacks, its CRLF included; `chunked` is False for a client that gets
     the bare body.
     """
-    if not _is_event_stream(head) or head.framing in (LENGTH, NONE) or chunk_left > FILLED_BYTES_MAX:
+    if not is_event_stream(head) or head.framing in (LENGTH, NONE) or chunk_left > FILLED_BYTES_MAX:
         return None
     # Blank lines end an event that stopped in the middle: it is no JSON then, and fails loudly as well.
     event = b"\n\n" + event
@@ -64,5 +73,6 @@ def broken_ending(head: ResponseHead, event: bytes, chunk_left: int, *, chunked:
     return filler + b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event)
 
 
-def _is_event_stream(head: ResponseHead) -> bool:
+def is_event_stream(head: ResponseHead) -> bool:
+    """True for server-sent events."""
     return head.get(b"content-type")[:17].lower() == b"text/event-stream"

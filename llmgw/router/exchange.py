@@ -16,6 +16,7 @@ from llmgw.messages.routes import Outcome
 from llmgw.router.answer import answer_head, broken_ending
 from llmgw.router.caller import ANYBODY, Caller
 from llmgw.router.dechunk import Dechunker
+from llmgw.router.early import EarlyAnswer
 from llmgw.router.endpoint import Endpoint
 from llmgw.router.errors import (
     ApiError,
@@ -56,6 +57,7 @@ class Exchange:
         "_connection",
         "_dechunker",
         "_dialling",
+        "_early",
         "_endpoint",
         "_ends_at",
         "_failure",
@@ -63,6 +65,8 @@ class Exchange:
         "_heard_at",
         "_model",
         "_over",
+        "_pinged",
+        "_place",
         "_probe",
         "_queued_s",
         "_request",
@@ -111,8 +115,14 @@ class Exchange:
         self._waiter: Waiter | None = None
         """Its place in the model's queue."""
         self._queued_s = 0.0
+        self._place = 0
+        """Which one it was there when it came, 1 for the next; 0: it did not wait."""
+        self._pinged = False
+        """The client is sent comments until the first byte."""
+        self._early: EarlyAnswer | None = None
+        """Set once it was sent one, and a head before."""
         self._head: ResponseHead | None = None
-        self._dechunker: Dechunker | None = None
+        self._dechunker: Dechunker | EarlyAnswer | None = None
         self._over = False
         self._started_at = monotonic()
         self._ends_at = self._started_at + model.route.request_timeout_s
@@ -126,6 +136,9 @@ class Exchange:
             route = self._model.route
             self._answer(nothing_ready(self._model.name, route.reason, route.retry_after_s))
             return
+        if self._stream and self._model.route.pings:
+            self._pinged = True
+            self._service.pings.add(self, self._started_at)
         self._attempt()
 
     # One attempt after the other.
@@ -159,6 +172,10 @@ class Exchange:
         except ApiError as error:
             self._waiter = None
             self._answer(self._failure or error)
+            return
+        self._place = self._place or waiter.place
+        if self._pinged and self._request.asks_place:
+            self.ping()
 
     def _admitted(self, model: Model, endpoint: Endpoint, now: float) -> None:
         """It is its turn: `endpoint` has room. `model` may be of a newer table than the one it came under."""
@@ -305,6 +322,8 @@ class Exchange:
         elif data:
             transport.write(data)
         if done:
+            if self._early is not None:
+                transport.write(self._early.done())
             status = self._head.status if self._head is not None else 0
             self._finish(status)
 
@@ -326,9 +345,11 @@ class Exchange:
     def _first_byte(self) -> bytes:
         """The answer's head for the client, built when nothing can be taken back any more."""
         head, request, client = self._head, self._request, self._client
-        endpoint = self._endpoint
+        endpoint, early = self._endpoint, self._early
         assert head is not None
         assert endpoint is not None
+        if self._pinged:
+            self._service.pings.remove(self)
         now = self.first_byte_at = self._heard_at
         self._judge(endpoint, head.status, now)
         client.deadline = min(now + self._model.route.chunk_timeout_s, self._ends_at)
@@ -336,11 +357,38 @@ class Exchange:
             self.client_paused(True)
         client.release_body(request)
         self._body = b""
+        if early is not None:
+            early.begin(head)
+            self._dechunker = None if early.passes else early
+            return b""
         if head.framing == CHUNKED and request.http10:
             self._dechunker = Dechunker()
         elif head.framing == UNTIL_CLOSE:
             client.close_after_answer()
-        return answer_head(head, request, endpoint.id, keep_alive=client.keeps_alive())
+        lines = self._queue_lines() if request.asks_place else ()
+        return answer_head(head, request, endpoint.id, keep_alive=client.keeps_alive(), added=lines)
+
+    def _queue_lines(self) -> tuple[bytes, ...]:
+        waited_s = self._queued_s
+        if self._waiter is not None:
+            waited_s += monotonic() - self._waiter.came_at
+        return b"x-queue-position: %d" % self._place, b"x-queue-wait-ms: %d" % (1000 * waited_s)
+
+    def ping(self) -> None:
+        """Nothing has come for this stream yet: a comment keeps it alive, the first one behind a head."""
+        client, request = self._client, self._request
+        if client.paused:
+            return
+        written = b""
+        early = self._early
+        if early is None:
+            early = self._early = EarlyAnswer(chunked=not request.http10)
+            lines = self._queue_lines() if request.asks_place else ()
+            written = early.head(request.request_id, lines, keep_alive=client.keeps_alive())
+        text = b"ping"
+        if self._waiter is not None and request.asks_place:
+            text = b"queued %d" % self._model.admission.place_of(self._waiter)
+        client.transport.write(written + early.comment(text))
 
     def _judge(self, endpoint: Endpoint, status: int, now: float) -> None:
         """What an answer's status says of the endpoint that gave it."""
@@ -359,7 +407,10 @@ class Exchange:
             self._endpoint_failed(self._endpoint, what)
         chunk_left = connection.parser.chunk_left if connection is not None else 0
         event = stream_broke(self._model.name, what).sse_event()
-        ending = broken_ending(head, event, chunk_left, chunked=self._dechunker is None)
+        if isinstance(self._dechunker, EarlyAnswer):
+            ending: bytes | None = self._dechunker.broken(event)
+        else:
+            ending = broken_ending(head, event, chunk_left, chunked=self._dechunker is None)
         if ending is None:
             self._finish(502, error=what, cut=True)
             return
@@ -435,7 +486,10 @@ class Exchange:
         client.deadline = NEVER
         client.release_body(self._request)
         self._record(error.status, error.message)
-        client.answer_error(error, self._request)
+        if self._early is not None:
+            client.transport.write(self._early.error(error))
+        else:
+            client.answer_error(error, self._request)
         client.answered()
 
     def _finish(
@@ -472,6 +526,8 @@ class Exchange:
         now = monotonic()
         if self._waiter is not None:
             self._leave_queue(now)
+        if self._pinged:
+            self._service.pings.remove(self)
         self._service.telemetry.record(
             Outcome(
                 model=self._model.name,

@@ -16,6 +16,7 @@ from llmgw.router.errors import ApiError, not_yet_known, unknown_model
 from llmgw.router.exchange import Exchange
 from llmgw.router.fields import read_fields
 from llmgw.router.limits import SWEEP_S, UPSTREAM_IDLE_S, Limits
+from llmgw.router.pings import Pings
 from llmgw.router.request import Request
 from llmgw.router.request_reader import BodyBudget
 from llmgw.router.table import RoutingTable
@@ -39,6 +40,7 @@ class Service:
         """How many of them are beyond `connections_max` and only wait to hear so."""
         self.bodies = BodyBudget(self.limits.bodies_bytes_max)
         """Of all request bodies that are being read or may have to be sent again."""
+        self.pings = Pings(limits.ping_s)
         self.draining = False
         self.notify: Callable[[bool], None] = lambda at_once: None
         """Called when the control process should hear soon (False) or at once (True)."""
@@ -125,6 +127,7 @@ class Service:
                 if endpoint.idle:
                     close_idle(endpoint, now)
             self.table.forget_retired()
+            self.pings.sweep(now)
             for model in self.table.each_model():
                 if model.admission.waiting:
                     model.admission.look(now)
