@@ -57,7 +57,7 @@ class Admission:
     # Coming and going.
 
     def join(self, waiter: Waiter, now: float, ends_at: float) -> float:
-        """Wait until `waiter` is told that it is its turn; returns until when at the longest, on that clock.
+        """Wait until `waiter` is told that it is its turn; returns until when at the longest.
 
         `ends_at` is when its request's time is up. Raises ApiError when there is no place for it, or when it could
         not start in time. Those whose place it takes are refused.
@@ -81,6 +81,7 @@ class Admission:
             rate.begin(now)
         for last in displaced:
             queue.leave(last)
+            last.waited_s += now - last.came_at
         queue.join(waiter)
         self.waiting = queue.count
         if displaced:
@@ -93,7 +94,7 @@ class Admission:
     def leave(self, waiter: Waiter, now: float) -> None:
         """It waits no more: its client is gone, or its time is up."""
         self._queue.leave(waiter)
-        self._counted(now)
+        self._counted(waiter, now)
 
     def place_of(self, waiter: Waiter) -> int:
         """About which one it is, 1 for the next."""
@@ -146,11 +147,12 @@ class Admission:
         if waiter is None:
             return False
         self._rate.started(now)
-        self._counted(now)
+        self._counted(waiter, now)
         waiter.admit(self._model, endpoint, now)
         return True
 
-    def _counted(self, now: float) -> None:
+    def _counted(self, waiter: Waiter, now: float) -> None:
+        waiter.waited_s += now - waiter.came_at
         self.waiting = self._queue.count
         if not self.waiting:
             self._rate.end(now)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llmgw.router.errors import REASONS
+from llmgw.router.queue import Waiter
 from llmgw.router.request import Request
 from llmgw.router.response_parser import CHUNKED, LENGTH, NONE, ResponseHead
 
@@ -54,6 +55,17 @@ def answer_head(
         lines.append(b"connection: close\r\n")
     lines.append(b"\r\n")
     return b"".join(lines)
+
+
+def queue_lines(waiter: Waiter | None, now: float) -> tuple[bytes, bytes]:
+    """What a client that asks is told: which one it was when it came, 1 for the next, and how long it waited.
+
+    `waiter` is None for a request that did not wait.
+    """
+    if waiter is None:
+        return b"x-queue-position: 0", b"x-queue-wait-ms: 0"
+    waited_s = waiter.waited_s + (now - waiter.came_at if waiter.waits else 0.0)
+    return b"x-queue-position: %d" % waiter.place, b"x-queue-wait-ms: %d" % (1000 * waited_s)
 
 
 def broken_ending(head: ResponseHead, event: bytes, chunk_left: int, *, chunked: bool) -> bytes | None:

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from llmgw.messages.routes import Outcome
-from llmgw.router.answer import answer_head, broken_ending
+from llmgw.router.answer import answer_head, broken_ending, queue_lines
 from llmgw.router.caller import ANYBODY, Caller
 from llmgw.router.dechunk import Dechunker
 from llmgw.router.early import EarlyAnswer
@@ -66,9 +66,7 @@ class Exchange:
         "_model",
         "_over",
         "_pinged",
-        "_place",
         "_probe",
-        "_queued_s",
         "_request",
         "_sent",
         "_service",
@@ -113,10 +111,7 @@ class Exchange:
         self._endpoint: Endpoint | None = None
         self._probe = False
         self._waiter: Waiter | None = None
-        """Its place in the model's queue."""
-        self._queued_s = 0.0
-        self._place = 0
-        """Which one it was there when it came, 1 for the next; 0: it did not wait."""
+        """What it is in the model's queue, or was there; None: it never had to wait."""
         self._pinged = False
         """The client is sent comments until the first byte."""
         self._early: EarlyAnswer | None = None
@@ -157,8 +152,8 @@ class Exchange:
 
     def _wait(self, now: float) -> None:
         """No endpoint has room: take a place in the queue, or hear why there is none."""
-        caller = self._caller
-        self._waiter = waiter = Waiter(
+        caller, before = self._caller, self._waiter
+        waiter = Waiter(
             came_at=now,
             size=len(self._body),
             caller=caller.id,
@@ -170,16 +165,16 @@ class Exchange:
         try:
             self._client.deadline = self._model.admission.join(waiter, now, self._ends_at)
         except ApiError as error:
-            self._waiter = None
             self._answer(self._failure or error)
             return
-        self._place = self._place or waiter.place
+        if before is not None:  # it waits again, since an engine failed
+            waiter.place, waiter.waited_s = before.place, before.waited_s
+        self._waiter = waiter
         if self._pinged and self._request.asks_place:
             self.ping()
 
     def _admitted(self, model: Model, endpoint: Endpoint, now: float) -> None:
         """It is its turn: `endpoint` has room. `model` may be of a newer table than the one it came under."""
-        self._left_queue(now)
         tries = self._tries
         if model is not self._model:
             self._model = model
@@ -194,19 +189,7 @@ class Exchange:
 
     def _refused(self, error: ApiError) -> None:
         """It waits, and will not have its turn."""
-        self._left_queue(monotonic())
         self._answer(self._failure or error)
-
-    def _left_queue(self, now: float) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            self._queued_s += now - waiter.came_at
-
-    def _leave_queue(self, now: float) -> None:
-        waiter = self._waiter
-        if waiter is not None:
-            self._left_queue(now)
-            self._model.admission.leave(waiter, now)
 
     def _try(self, endpoint: Endpoint, now: float) -> None:
         self._tries.begin(endpoint, now)
@@ -365,14 +348,8 @@ class Exchange:
             self._dechunker = Dechunker()
         elif head.framing == UNTIL_CLOSE:
             client.close_after_answer()
-        lines = self._queue_lines() if request.asks_place else ()
+        lines = queue_lines(self._waiter, now) if request.asks_place else ()
         return answer_head(head, request, endpoint.id, keep_alive=client.keeps_alive(), added=lines)
-
-    def _queue_lines(self) -> tuple[bytes, ...]:
-        waited_s = self._queued_s
-        if self._waiter is not None:
-            waited_s += monotonic() - self._waiter.came_at
-        return b"x-queue-position: %d" % self._place, b"x-queue-wait-ms: %d" % (1000 * waited_s)
 
     def ping(self) -> None:
         """Nothing has come for this stream yet: a comment keeps it alive, the first one behind a head."""
@@ -383,10 +360,10 @@ class Exchange:
         early = self._early
         if early is None:
             early = self._early = EarlyAnswer(chunked=not request.http10)
-            lines = self._queue_lines() if request.asks_place else ()
+            lines = queue_lines(self._waiter, monotonic()) if request.asks_place else ()
             written = early.head(request.request_id, lines, keep_alive=client.keeps_alive())
         text = b"ping"
-        if self._waiter is not None and request.asks_place:
+        if request.asks_place and self._waiter is not None and self._waiter.waits:
             text = b"queued %d" % self._model.admission.place_of(self._waiter)
         client.transport.write(written + early.comment(text))
 
@@ -442,7 +419,7 @@ class Exchange:
         now = monotonic()
         if now >= self._ends_at:
             self._time_is_up()
-        elif self._waiter is not None:
+        elif self._waiter is not None and self._waiter.waits:
             self._answer(self._failure or self._model.admission.timed_out(self._waiter, now))
         elif self.first_byte_at:
             # It is set once and not with every chunk, which would cost more than to look again.
@@ -524,8 +501,9 @@ class Exchange:
         first = self.first_byte_at
         started = self._started_at
         now = monotonic()
-        if self._waiter is not None:
-            self._leave_queue(now)
+        waiter = self._waiter
+        if waiter is not None and waiter.waits:
+            self._model.admission.leave(waiter, now)
         if self._pinged:
             self._service.pings.remove(self)
         self._service.telemetry.record(
@@ -540,7 +518,7 @@ class Exchange:
                 error=error[:500] if error is not None else None,
                 retry_refused=self._tries.refused and status >= 500,
                 key=self._caller.id,
-                queued_s=self._queued_s,
+                queued_s=waiter.waited_s if waiter is not None else 0.0,
             )
         )
         self._caller.ended(0)

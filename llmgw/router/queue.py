@@ -19,10 +19,23 @@ class Waiter:
     """One request that waits.
 
     `tried` are the endpoints that it must not be sent to again. `admit` is called when it is its turn, `refuse`
-    when it has to make place. `place` says about which one it was when it came, 1 for the next.
+    when it will have none. `place` says about which one it was when it came, 1 for the next; `waited_s` is what it
+    had waited before that, and once it does not wait any more how long it has in all.
     """
 
-    __slots__ = ("admit", "caller", "came_at", "number", "place", "priority", "refuse", "size", "tried")
+    __slots__ = (
+        "admit",
+        "caller",
+        "came_at",
+        "number",
+        "place",
+        "priority",
+        "refuse",
+        "size",
+        "tried",
+        "waited_s",
+        "waits",
+    )
 
     def __init__(
         self,
@@ -44,6 +57,9 @@ class Waiter:
         self.refuse = refuse
         self.number = 0
         self.place = 0
+        self.waited_s = 0.0
+        self.waits = False
+        """It is in the queue."""
 
 
 class _Line:
@@ -101,6 +117,7 @@ class FairQueue:
     def join(self, waiter: Waiter) -> None:
         """Wait. Whether there is place for it was asked before."""
         waiter.place = self.place_for(waiter)
+        waiter.waits = True
         self.count += 1
         if waiter.tried:
             self._again[waiter] = None
@@ -195,8 +212,7 @@ class FairQueue:
         if self._again:
             first = next(iter(self._again))
             if endpoint not in first.tried:
-                del self._again[first]
-                self.count -= 1
+                self._again_gone(first)
                 return first
         if not self._levels:
             return None
@@ -221,8 +237,7 @@ class FairQueue:
     def leave(self, waiter: Waiter) -> None:
         """It waits no more."""
         if waiter.tried:
-            del self._again[waiter]
-            self.count -= 1
+            self._again_gone(waiter)
             return
         level = self._by_priority[waiter.priority]
         line = level.lines[waiter.caller]
@@ -230,7 +245,13 @@ class FairQueue:
         line.bytes -= waiter.size
         self._gone(waiter, level, line)
 
+    def _again_gone(self, waiter: Waiter) -> None:
+        waiter.waits = False
+        del self._again[waiter]
+        self.count -= 1
+
     def _gone(self, waiter: Waiter, level: _Level, line: _Line) -> None:
+        waiter.waits = False
         self.count -= 1
         self.bytes -= waiter.size
         level.count -= 1

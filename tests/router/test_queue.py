@@ -132,7 +132,7 @@ def test_one_caller_is_served_in_order_of_arrival() -> None:
 
 
 @given(counts=st.lists(st.integers(1, 30), min_size=2, max_size=6), seed=st.integers(0, 2**32))
-def test_of_callers_that_both_wait_neither_has_more_than_one_turn_more(counts: list[int], seed: int) -> None:
+def test_of_callers_that_wait_none_has_more_than_one_turn_more(counts: list[int], seed: int) -> None:
     waiters = [waiter(str(caller)) for caller, count in enumerate(counts) for _ in range(count)]
     random.Random(seed).shuffle(waiters)
     queue = filled(*waiters)
@@ -141,31 +141,22 @@ def test_of_callers_that_both_wait_neither_has_more_than_one_turn_more(counts: l
     while (first := queue.pop()) is not None:
         served[first.caller] += 1
         left[first.caller] -= 1
-        still = [caller for caller in left if left[caller]]
-        assert (
-            max(served[caller] for caller in still or served)
-            - min((served[caller] for caller in still), default=0)
-            <= 1
-            or not still
-        )
+        turns = [served[caller] for caller in left if left[caller]]
+        assert not turns or max(served.values()) - min(turns) <= 1
 
 
 def test_a_caller_that_asks_ten_times_as_much_is_served_no_more_often() -> None:
     queue = FairQueue()
     served: Counter[str] = Counter()
-    for turn in range(1000):
+    for _ in range(500):
         for _ in range(10):
             queue.join(waiter("greedy"))
-        if turn % 2 == 0:
-            queue.join(waiter("modest"))
+        queue.join(waiter("modest"))
         for _ in range(2):
             first = queue.pop()
             assert first is not None
             served[first.caller] += 1
-            if turn < 10:
-                continue
-        assert queue.count >= 8
-    assert served["modest"] == 500, "all that it asked for, and its queue never grew"
+    assert served == {"modest": 500, "greedy": 500}
 
 
 def test_higher_priorities_go_first_and_lower_ones_are_not_forgotten() -> None:
