@@ -59,8 +59,8 @@ class Admission:
     def join(self, waiter: Waiter, now: float, ends_at: float) -> float:
         """Wait until `waiter` is told that it is its turn; returns until when at the longest.
 
-        `ends_at` is when its request's time is up. Raises ApiError when there is no place for it, or when it could
-        not start in time. Those whose place it takes are refused.
+        `ends_at` is when its request's time is up. Raises ApiError when there is no place for it, or when it
+        could not start in time. Those whose place it takes are refused.
         """
         model, queue, rate = self._model, self._queue, self._rate
         assert model is not None

@@ -19,8 +19,8 @@ class Waiter:
     """One request that waits.
 
     `tried` are the endpoints that it must not be sent to again. `admit` is called when it is its turn, `refuse`
-    when it will have none. `place` says about which one it was when it came, 1 for the next; `waited_s` is what it
-    had waited before that, and once it does not wait any more how long it has in all.
+    when it will have none. `place` says about which one it was when it came, 1 for the next. `waited_s` is what
+    it had waited before that, and once it does not wait any more how long it has in all.
     """
 
     __slots__ = (
