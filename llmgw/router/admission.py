@@ -37,7 +37,7 @@ class Admission:
     `waiting` is looked at before every request: while it is 0, nothing else here costs anything.
     """
 
-    __slots__ = ("_bytes_max", "_model", "_queue", "_rate", "_requests_max", "waiting")
+    __slots__ = ("_bytes_max", "_model", "_queue", "_rate", "_requests_max", "_slots", "waiting")
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -46,6 +46,8 @@ class Admission:
         self._model: Model | None = None
         self._requests_max = 0
         self._bytes_max = 0
+        self._slots = 0.0
+        """What the model's endpoints may have at a time, of those that have a limit."""
 
     def follow(self, model: Model, workers: int) -> None:
         """From now on requests are for this model, and this router has the part of one of so many workers."""
@@ -53,6 +55,7 @@ class Admission:
         route = model.route
         self._requests_max = max(1, route.queue_requests_max // workers) if route.queue_requests_max else 0
         self._bytes_max = route.queue_bytes_max // workers
+        self._slots = sum(each.concurrency for each in model.endpoints if each.concurrency != math.inf)
 
     # Coming and going.
 
@@ -74,7 +77,10 @@ class Admission:
             if gone is None:
                 raise queue_full(model.name, self.retry_after_s(now))
             displaced = gone
-            expected_s = rate.wait_s(queue.place_for(waiter), now) if queue.count else None
+            expected_s = None
+            # Each slot has had another request once: before that, the rate may be that of a pause, or of a burst.
+            if queue.count and rate.count >= self._slots:
+                expected_s = rate.wait_s(queue.place_for(waiter), now)
             if expected_s is not None and now + expected_s > until:
                 raise queue_too_long(model.name, expected_s, until - now, self.retry_after_s(now))
         if not queue.count:

@@ -16,9 +16,11 @@ FORGOTTEN_S = 300.0
 class DrainRate:
     """Fed with every start; it stands still while nothing waits."""
 
-    __slots__ = ("_empty_since", "_seconds", "_since", "_starts")
+    __slots__ = ("_empty_since", "_seconds", "_since", "_starts", "count")
 
     def __init__(self) -> None:
+        self.count = 0
+        """How many starts it has seen: after a few it knows little, since engines may finish theirs together."""
         self._starts = 0.0
         self._seconds = 0.0
         self._since = 0.0
@@ -28,12 +30,14 @@ class DrainRate:
         """Something waits from now on."""
         if now - self._empty_since >= FORGOTTEN_S:
             self._starts = self._seconds = 0.0
+            self.count = 0
         self._since = now
 
     def started(self, now: float) -> None:
         """A request that waited is sent to an engine."""
         self._pass(now)
         self._starts += 1.0
+        self.count += 1
 
     def end(self, now: float) -> None:
         """Nothing waits any more."""
