@@ -69,6 +69,7 @@ class Admission:
         assert model is not None
         route = model.route
         until = min(now + route.queue_timeout_s, ends_at)
+        waiter.place = queue.place_for(waiter)
         displaced: list[Waiter] = []
         if not waiter.tried:
             if not self._requests_max:
@@ -80,7 +81,7 @@ class Admission:
             expected_s = None
             # Each slot has had another request once: before that, the rate may be that of a pause, or of a burst.
             if queue.count and rate.count >= self._slots:
-                expected_s = rate.wait_s(queue.place_for(waiter), now)
+                expected_s = rate.wait_s(waiter.place, now)
             if expected_s is not None and now + expected_s > until:
                 raise queue_too_long(model.name, expected_s, until - now, self.retry_after_s(now))
         if not queue.count:

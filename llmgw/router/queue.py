@@ -115,8 +115,7 @@ class FairQueue:
     # Coming.
 
     def join(self, waiter: Waiter) -> None:
-        """Wait. Whether there is place for it was asked before."""
-        waiter.place = self.place_for(waiter)
+        """Wait. Whether there is place for it was asked before, and which (`place_for`)."""
         waiter.waits = True
         self.count += 1
         if waiter.tried:

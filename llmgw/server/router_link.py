@@ -132,11 +132,11 @@ class RouterLink:
 
     def _greeted(self, hello: Hello) -> None:
         self.hello = hello
-        self._on_hello(hello)
-        self._close_listeners()
         table = self._table
         if table is not None and (hello.table is None or hello.table.version != table.version):
             self._enqueue(table)
+        self._on_hello(hello)  # what it sends goes behind the table
+        self._close_listeners()
 
     def _close_listeners(self) -> None:
         for sock in self.take_listeners():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from typing import Any
 import yaml
 
 from tests.endtoend.conftest import free_port
-from tests.endtoend.servers import Server
-from tests.router.support import Client, Engine, RouterProcess, Seen, post, until
+from tests.endtoend.servers import Server, server
+from tests.router.support import Answer, Client, Engine, RouterProcess, Seen, post, until
 
 LIMIT = 16
 
@@ -121,6 +122,41 @@ def test_an_engine_never_has_more_and_the_router_with_the_clients_has_nearly_all
             assert set(one.statuses + other.statuses + again.statuses) == {200}
             await other.stop()
             await again.stop()
+        engine.kill()
+
+    asyncio.run(main())
+
+
+def test_what_the_catalog_says_of_a_queue_holds_and_is_seen(tmp_path: Path) -> None:
+    async def main() -> None:
+        go_on = asyncio.Event()
+
+        async def script(seen: Seen, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await go_on.wait()
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ngood")
+
+        engine = await Engine(script).start()
+        endpoint = {"url": f"http://127.0.0.1:{engine.port}", "concurrency": 1}
+        model = {"name": "m", "endpoints": [endpoint], "queue": {"requests_max": 3}}
+        with server(tmp_path, models=[model]) as running:
+            answers: list[Answer] = []
+
+            async def ask() -> None:
+                host, port = running.api.removeprefix("http://").split(":")
+                client = Client(*await asyncio.open_connection(host, int(port)))
+                client.send(post())
+                answers.append(await client.answer())
+                client.close()
+
+            asking = [asyncio.create_task(ask()) for _ in range(6)]
+            await until(lambda: len(answers) == 2, "two of six are refused")
+            assert {json.loads(each.body)["error"]["code"] for each in answers} == {"queue_full"}
+            await until(lambda: running.get("models")[0]["queued"] == 3, "three are seen to wait")
+            assert "3 queued; http://127.0.0.1" in await asyncio.to_thread(running.ctl, "models")
+            go_on.set()
+            await asyncio.gather(*asking)
+            assert sorted(each.status for each in answers) == [200, 200, 200, 200, 503, 503]
+            await until(lambda: running.get("models")[0]["queued"] == 0, "nothing waits any more")
         engine.kill()
 
     asyncio.run(main())
