@@ -34,6 +34,8 @@ class _Router:
     def __init__(self, parts: Parts) -> None:
         self.acked = parts
         self.sent = parts
+        self.heard = False
+        """It has said what it has running: that may be more than its part."""
         self.used: Mapping[str, int] = {}
         self.waiting: Mapping[str, float] = {}
 
@@ -44,6 +46,8 @@ class _Router:
 
     def held(self, name: str, limit: int) -> int:
         """What it may be using now, or use before it hears of anything else."""
+        if not self.heard:
+            return limit
         return max(self.acked.part(name, limit), self.sent.part(name, limit), self.used.get(name, 0))
 
     def demand(self, name: str) -> float:
@@ -73,6 +77,7 @@ class DividedLimits:
         """What it has running and waiting, by limit. `acked`: it goes by what it was sent last."""
         known = self._routers.get(router)
         if known is not None:
+            known.heard = True
             known.used = used
             known.waiting = waiting
             if acked:
@@ -131,9 +136,10 @@ class DividedLimits:
         lacking = {each: wanted[each] - router.sent.part(name, limit) for each, router in settled.items()}
         if max(map(abs, lacking.values())) <= limit // MATERIAL_PARTS:
             return
-        free = limit - sum(router.held(name, limit) for router in self._routers.values())
+        free = max(0, limit - sum(router.held(name, limit) for router in self._routers.values()))
         for each, lack in sorted(lacking.items(), key=lambda item: -item[1]):
-            more = min(lack, max(0, free)) if lack > 0 else lack
-            if more:
-                changed.setdefault(each, {})[name] = settled[each].sent.part(name, limit) + more
-                free -= max(0, more)
+            part, held = settled[each].sent.part(name, limit), settled[each].held(name, limit)
+            new = min(part + lack, held + free) if lack > 0 else part + lack
+            if new != part:
+                changed.setdefault(each, {})[name] = new
+                free -= max(0, new - held)

@@ -342,6 +342,7 @@ def test_a_breaker_that_lets_a_request_try_starts_who_waits(play) -> None:
         first = asyncio.create_task(fleet.ask(post(named("first"))))
         await until(lambda: gate.running, "the healthy one is full")
         assert (await fleet.ask(post(named("second")))).body == b"well again"
+        await until(lambda: any(outcome.queued_s for outcome in fleet.outcomes), "it waited for that")
         gate.answer()
         assert (await first).body == b"good"
 

@@ -176,3 +176,13 @@ def test_one_that_returns_with_the_parts_it_had_is_reckoned_with_them() -> None:
     assert sent["a"].part(ENDPOINT, 64) == 8
     divided.used("a", {}, {}, acked=True)
     assert divided.divide({ENDPOINT: 64}, 2)["b"].part(ENDPOINT, 64) == 56
+
+
+def test_nothing_is_given_before_all_have_said_what_they_run() -> None:
+    divided = DividedLimits()
+    divided.joined("a", Parts(2, {ENDPOINT: 8}))
+    divided.joined("b", Parts(2, {ENDPOINT: 8}))
+    divided.used("b", {ENDPOINT: 8}, {ENDPOINT: 20.0}, acked=False)
+    assert divided.divide({ENDPOINT: 64}, 2) == {}
+    divided.used("a", {ENDPOINT: 50}, {}, acked=False)  # what it began while it had more
+    assert divided.divide({ENDPOINT: 64}, 2)["b"].part(ENDPOINT, 64) == 64 - 50
