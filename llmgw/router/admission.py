@@ -34,12 +34,14 @@ RETRY_AFTER_UNKNOWN_S = 5
 class Admission:
     """What waits for one model, and with whom it may start.
 
-    `waiting` is looked at before every request: while it is 0, nothing else here costs anything.
+    `ahead` is how many a newcomer has to let go first, and `waiting` how many there are, with those that are sent
+    again. Both are looked at with every request: while they are 0, nothing else here costs anything.
     """
 
-    __slots__ = ("_bytes_max", "_model", "_queue", "_rate", "_requests_max", "_slots", "waiting")
+    __slots__ = ("_bytes_max", "_model", "_queue", "_rate", "_requests_max", "_slots", "ahead", "waiting")
 
     def __init__(self) -> None:
+        self.ahead = 0
         self.waiting = 0
         self._queue = FairQueue()
         self._rate = DrainRate()
@@ -90,7 +92,7 @@ class Admission:
             queue.leave(last)
             last.waited_s += now - last.came_at
         queue.join(waiter)
-        self.waiting = queue.count
+        self._count()
         if displaced:
             # Last, since a client that is answered may send its next request, which comes here as well.
             error = queue_full(model.name, self.retry_after_s(now))
@@ -160,6 +162,10 @@ class Admission:
 
     def _counted(self, waiter: Waiter, now: float) -> None:
         waiter.waited_s += now - waiter.came_at
-        self.waiting = self._queue.count
+        self._count()
         if not self.waiting:
             self._rate.end(now)
+
+    def _count(self) -> None:
+        self.waiting = self._queue.count
+        self.ahead = self._queue.fresh

@@ -141,8 +141,9 @@ class Exchange:
     def _attempt(self) -> None:
         now = monotonic()
         tries = self._tries
-        # Who comes while others wait goes behind them; who was with an engine already had its turn.
-        endpoint = tries.another(now) if tries.tried or not self._model.admission.waiting else None
+        # Who comes while others wait goes behind them; who was with an engine already had its turn, and who waits
+        # for another engine than this one has no use for room that a newcomer finds.
+        endpoint = tries.another(now) if tries.tried or not self._model.admission.ahead else None
         if endpoint is not None:
             self._try(endpoint, now)
         elif self._failure is not None and not tries.may_wait(now):

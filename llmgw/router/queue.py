@@ -106,6 +106,11 @@ class FairQueue:
         """Those with somebody waiting, the highest first."""
         self._by_priority: dict[int, _Level] = {}
 
+    @property
+    def fresh(self) -> int:
+        """How many wait that were with no engine yet."""
+        return self.count - len(self._again)
+
     def __iter__(self) -> Iterator[Waiter]:
         yield from self._again
         for level in self._levels:
@@ -168,7 +173,7 @@ class FairQueue:
         The last of those with the lowest priority go, if it is below this one's, or if their caller has more than
         this one's even afterwards. They are all of one caller, and it is not more of them than is needed.
         """
-        too_many = self.count - len(self._again) + 1 - count_max
+        too_many = self.fresh + 1 - count_max
         # A single request may wait whatever its size.
         too_large = self.bytes + waiter.size - bytes_max if self.bytes else 0
         if too_many <= 0 and too_large <= 0:

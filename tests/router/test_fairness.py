@@ -17,6 +17,7 @@ from llmgw.router.limits import Limits
 from llmgw.router.request import Request
 from llmgw.router.service import Service
 from tests.router.support import Client, Engine, Seen, model, post, until
+from tests.router.test_queueing import Gate, limited, named
 
 SLOTS = 4
 
@@ -131,5 +132,40 @@ def test_a_higher_priority_has_ten_starts_for_one_of_the_lower() -> None:
             await until(lambda: made.served["low"] - before["low"] >= 20, "the lower one is not forgotten", 30)
             high, low = (made.served[each] - before[each] for each in ("high", "low"))
             assert 8 <= high / low <= 12, (high, low)
+
+    asyncio.run(main())
+
+
+def test_room_that_nobody_has_noticed_yet_is_for_those_that_wait_and_not_for_who_comes() -> None:
+    async def main() -> None:
+        gate = Gate()
+        service = Service(Limits())  # it does not sweep: nothing looks for room by itself
+        engine = await Engine(gate.script).start()
+        route = limited(model("m", engine), 1)
+        service.apply(RouteTable(version=TableVersion("e", 1), models=[route]))
+        listener = await asyncio.get_running_loop().create_server(service.accept, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        clients = []
+        for count, name in enumerate(("first", "second")):
+            clients.append(Client(*await asyncio.open_connection("127.0.0.1", port)))
+            clients[-1].send(post(named(name)))
+            await until(lambda count=count: service.table.queued() == ({"m": count} if count else {}), "it waits")
+            await until(lambda: gate.bodies, "one is with the engine")
+        admission = service.table.models["m"].admission
+        (endpoint,) = service.table.models["m"].endpoints
+        endpoint.concurrency = 2
+        clients.append(Client(*await asyncio.open_connection("127.0.0.1", port)))
+        clients[-1].send(post(named("third")))
+        await until(lambda: admission.waiting == 2, "the third waits as well")
+        admission.look(asyncio.get_running_loop().time())
+        await until(lambda: len(gate.bodies) == 2, "another is with the engine")
+        assert gate.bodies == ["first", "second"]
+        for client in clients:
+            await until(lambda: gate.running, "one is with the engine")
+            gate.answer()
+            assert (await client.answer()).status == 200
+            client.close()
+        listener.close()
+        engine.kill()
 
     asyncio.run(main())

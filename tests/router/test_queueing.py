@@ -328,6 +328,38 @@ def test_a_request_whose_engine_died_goes_before_those_that_wait(play) -> None:
     play(scenario)
 
 
+def test_who_waits_for_another_engine_holds_up_nobody_that_can_use_this_one(play) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        gate = Gate()
+        fine = await fleet.engine(gate.script)
+        poison = await fleet.engine(plain(b"good"))
+        answers = poison.script
+
+        async def script(seen: Seen, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if b"poison" in seen.body:
+                writer.transport.abort()
+            else:
+                await answers(seen, reader, writer)
+
+        poison.script = script
+        await fleet.route(limited(model("m", fine), 1))
+        first = asyncio.create_task(fleet.ask(post(named("first"))))
+        await until(lambda: gate.running, "the one engine is full")
+        await fleet.route(limited(model("m", fine, poison), 1))
+        again = asyncio.create_task(fleet.ask(post(named("poison"))))
+        await queued(fleet, 1)
+        asked_at = time.monotonic()
+        for _ in range(20):
+            assert (await fleet.ask(post(named("x")))).body == b"good"
+        assert time.monotonic() - asked_at < 1.0, "none of them had to wait"
+        gate.answer()
+        await until(lambda: gate.bodies == ["first", "poison"], "then it has its turn")
+        gate.answer()
+        assert [(await each).status for each in (first, again)] == [200, 200]
+
+    play(scenario)
+
+
 def test_a_breaker_that_lets_a_request_try_starts_who_waits(play) -> None:
     async def scenario(fleet: Fleet) -> None:
         gate = Gate()
