@@ -35,3 +35,15 @@ def test_a_models_deadlines_and_its_affinity_stand_in_its_route() -> None:
     assert (route.chunk_timeout_s, route.request_timeout_s, route.prefix_affinity) == (9.0, 6000.0, True)
     (route,) = routes(world.fleet, catalog(request_timeout="20m"), {})
     assert route.request_timeout_s == 1200.0
+
+
+def test_what_may_wait_for_a_model_stands_in_its_route_and_changing_it_restarts_none() -> None:
+    world = World(catalog(), [Machine("node01", ["ib-a"])])
+    world.run(20)
+    before = world.serving("m")
+    world.apply(catalog(queue={"requests_max": 7, "bytes_max": "3MiB", "timeout": "90s"}, pings=True))
+    world.run(5)
+    (route,) = routes(world.fleet, world.catalog, {})
+    said = (route.queue_requests_max, route.queue_bytes_max, route.queue_timeout_s, route.pings)
+    assert said == (7, 3 * 1024**2, 90.0, True)
+    assert world.serving("m") == before
