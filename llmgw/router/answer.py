@@ -49,8 +49,7 @@ def answer_head(
     if is_event_stream(head):
         lines.append(b"x-accel-buffering: no\r\n")
     lines.append(b"x-request-id: %b\r\nx-llmgw-replica: %b\r\n" % (request.request_id, endpoint_id.encode()))
-    for line in added:
-        lines.append(line + b"\r\n")
+    lines.extend(line + b"\r\n" for line in added)
     if not keep_alive:
         lines.append(b"connection: close\r\n")
     lines.append(b"\r\n")
