@@ -27,6 +27,9 @@ def router(
     connections_max: Annotated[int, typer.Option(min=1, help="Clients served at a time.")] = 10_000,
     header_timeout_s: Annotated[float, typer.Option(min=0.1, help="Time for a request's head.")] = 30.0,
     idle_timeout_s: Annotated[float, typer.Option(min=0.1, help="How long idle clients are kept.")] = 75.0,
+    ping_s: Annotated[
+        float, typer.Option(min=0.05, help="How often streams that wait get a comment, for models with pings.")
+    ] = 5.0,
     drain_s: Annotated[float, typer.Option(min=0.0, help="Time for running requests after SIGTERM.")] = 30.0,
     ignore_sigint: Annotated[bool, typer.Option("--ignore-sigint", help="Leave Ctrl-C to the parent.")] = False,
 ) -> None:
@@ -41,6 +44,7 @@ def router(
         connections_max=connections_max,
         header_timeout_s=header_timeout_s,
         idle_timeout_s=idle_timeout_s,
+        ping_s=ping_s,
         drain_s=drain_s,
     )
     options = RouterOptions(

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 from pydantic import Field, field_validator, model_validator
 
-from llmgw.config.base import Duration, Model
+from llmgw.config.base import Duration, Model, Size
 from llmgw.config.errors import KeyedError
 from llmgw.config.sources import checksum_problem, read_source
 from llmgw.messages.routes import AnthropicWay
@@ -42,8 +42,9 @@ class Profile(Model):
     replicas: int = Field(1, ge=0, le=1000)
     """How many replicas should run."""
     concurrency: int | None = Field(None, ge=1, le=100_000)
-    """Requests that a router has outstanding at one replica at a time; what all replicas have no room for is
-    answered with 503. Also how much a replica takes against those of other profiles. Default: no limit."""
+    """Requests that are outstanding at one replica at a time, of all routers together; what all replicas have no
+    room for waits in the model's queue. Also how much a replica takes against those of other profiles. Default:
+    no limit."""
     weight: float = Field(1.0, ge=0, le=1000, allow_inf_nan=False)
     """The share of the model's requests that each replica gets, against 1 for others: 0.1 tries something new on
     a few. 0 gets none, as long as any other can take them. Changing it restarts nothing."""
@@ -134,7 +135,7 @@ class StaticEndpoint(Model):
     model: str | None = None
     """The model's name there, when it differs."""
     concurrency: int | None = Field(None, ge=1, le=100_000)
-    """Requests that a router has outstanding there at a time, as a profile's. Default: no limit."""
+    """Requests that are outstanding there at a time, as a profile's. Default: no limit."""
     weight: float = Field(1.0, ge=0, le=1000, allow_inf_nan=False)
     """Its share of the model's requests, as a profile's: 0 stands by for when nothing else can take them."""
 
@@ -156,6 +157,18 @@ class StaticEndpoint(Model):
             # Read once more, as the store does, it would lose another part and mean another place.
             raise ValueError(f"{value!r} has slashes or /v1 twice at its end; write it up to what precedes /v1")
         return base
+
+
+class Queue(Model):
+    """Requests that wait until one of a model's engines has room for them."""
+
+    requests_max: int = Field(1000, ge=0, le=1_000_000)
+    """How many may wait at a time, of all routers together; 0: none, what engines have no room for is refused."""
+    bytes_max: Size = Field(256 * 1024**2, ge=1)
+    """How large their bodies may be together. One request by itself may wait whatever its size."""
+    timeout: Duration = Field(30.0, gt=0)
+    """How long one may wait. What could not start within that, at the rate at which others do, is refused at
+    once."""
 
 
 class CatalogModel(Model):
@@ -192,6 +205,11 @@ class CatalogModel(Model):
     context_length: int | None = Field(None, ge=1)
     """Tokens that prompt and answer may have together, for clients to see in `GET /v1/models`; no limit is set by
     it. Default: what the engine says."""
+    queue: Queue = Queue()
+    """Requests that wait until one of its engines has room."""
+    pings: bool = False
+    """Send streams a comment every few seconds until their first token, for balancers that cut idle connections.
+    An error that comes after the first of them is an event of the stream, and no status."""
 
     @field_validator("name")
     @classmethod

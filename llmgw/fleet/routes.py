@@ -65,6 +65,10 @@ def routes(
                 anthropic=model.anthropic,
                 kinds=_KINDS[model.task],
                 context_length=model.context_length or _shortest(endpoints, context_lengths or {}),
+                queue_requests_max=model.queue.requests_max,
+                queue_bytes_max=model.queue.bytes_max,
+                queue_timeout_s=model.queue.timeout,
+                pings=model.pings,
             )
         )
     return table

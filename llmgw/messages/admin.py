@@ -108,6 +108,8 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     static_endpoints: list[str] = []
     profiles: list[ProfileView] = []
     endpoints_ready: int = 0
+    queued: int = 0
+    """Requests that wait for one of its engines to have room."""
 
 
 class FilterTally(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,9 +36,9 @@ class RouteEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     `id` is the replica id, or `static:MODEL:N` for a static endpoint. `base_path` is put before `/v1/…` of the
     request (static endpoints behind a prefix). `api_key`, when set, is sent as `Authorization: Bearer …` in
     the client's stead. `upstream_model`, when set, replaces the model name in the body (static endpoints that
-    know the model by another name). `concurrency` is how many requests a router may have outstanding there at a
-    time; None sets no limit. `weight` is the share of requests that it gets against the model's other endpoints;
-    0: none while another can take them.
+    know the model by another name). `concurrency` is how many requests all routers together may have outstanding
+    there at a time; None sets no limit. `weight` is the share of requests that it gets against the model's other
+    endpoints; 0: none while another can take them.
     """
 
     id: str
@@ -63,6 +63,9 @@ class ModelRoute(msgspec.Struct, frozen=True, kw_only=True):
     `request_timeout_s` for the whole of a request, all tries included. `prefix_affinity` sends conversations
     back to the endpoint that had them. `kinds` are the paths below `/v1/` that the model is for, `context_length`
     how many tokens prompt and answer may have together, None where nobody knows.
+
+    So many requests may wait for an endpoint to have room, of all routers together, with so many bytes of bodies,
+    each for `queue_timeout_s` at the longest. `pings`: streams get comments while they wait for their first byte.
     """
 
     name: str
@@ -78,6 +81,10 @@ class ModelRoute(msgspec.Struct, frozen=True, kw_only=True):
     anthropic: AnthropicWay = "auto"
     kinds: list[str] = []
     context_length: int | None = None
+    queue_requests_max: int = 1000
+    queue_bytes_max: int = 256 * 1024 * 1024
+    queue_timeout_s: float = 30.0
+    pings: bool = False
 
 
 class KeyRoute(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +121,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     """A router's first frame on every connection.
 
     The sockets that it listens on come with the frame's first byte (SCM_RIGHTS, unix(7)), so that whoever starts
-    its replacement has them. `draining`: it accepts no more, and ends when its requests have.
+    its replacement has them. `draining`: it accepts no more, and ends when its requests have. It goes
+    by having one of `workers` parts of what is shared, and of the concurrency of some endpoints (by id) `parts`.
     """
 
     router_id: str
@@ -123,6 +131,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     listen: str
     table: RouteTable | None = None
     draining: bool = False
+    workers: int = 1
+    parts: dict[str, int] = {}
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +167,9 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     are no longer in the table included; an id that is missing has none. `alive` names endpoints that gave
     body bytes or answered since the last frame; `refused` those whose connection failed. `dropped` counts
     outcomes that were thrown away, oldest first, because nobody read. `breakers` holds the state (`open`,
-    `half_open`) of each endpoint whose breaker is not closed. `draining` is as in `Hello`.
+    `half_open`) of each endpoint whose breaker is not closed. `draining` is as in `Hello`. `queued` counts the
+    requests that wait for an endpoint to have room, by model. `share` is the number of the last `RouterShare` of
+    this connection, which held when `in_flight` was counted.
     """
 
     acked: TableVersion | None = None
@@ -168,6 +180,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     dropped: int = 0
     breakers: dict[str, str] = {}
     draining: bool = False
+    queued: dict[str, int] = {}
+    share: int = 0
 
 
 class KeyShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,11 +195,13 @@ class KeyShare(msgspec.Struct, frozen=True, kw_only=True):
 class RouterShare(msgspec.Struct, frozen=True, kw_only=True, tag="share"):
     """This router is one of so many: of the limits that hold for all together it has that part.
 
+    `workers` of 0 leaves what the router was told at its start. `number` is acknowledged in telemetry (`share`).
     `endpoints` (concurrency by endpoint id) and `keys` (by key id) are parts that are not equal, since the
     routers' load is not; what is missing there is divided by `workers`.
     """
 
     workers: int
+    number: int = 0
     endpoints: dict[str, int] = {}
     keys: dict[str, KeyShare] = {}
 

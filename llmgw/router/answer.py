@@ -5,7 +5,10 @@ Pure: parsed heads in, bytes out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llmgw.router.errors import REASONS
+from llmgw.router.queue import Waiter
 from llmgw.router.request import Request
 from llmgw.router.response_parser import CHUNKED, LENGTH, NONE, ResponseHead
 
@@ -27,8 +30,13 @@ _REPLACED = frozenset(
 )
 
 
-def answer_head(head: ResponseHead, request: Request, endpoint_id: str, *, keep_alive: bool) -> bytes:
-    """The head for the client, with what the engine said of the body and what the gateway says of itself."""
+def answer_head(
+    head: ResponseHead, request: Request, endpoint_id: str, *, keep_alive: bool, added: Sequence[bytes] = ()
+) -> bytes:
+    """The head for the client, with what the engine said of the body and what the gateway says of itself.
+
+    `added` are further lines, without their ends.
+    """
     lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, REASONS.get(head.status, b""))]
     for name, value in head.headers:
         if name not in _REPLACED:
@@ -40,10 +48,22 @@ def answer_head(head: ResponseHead, request: Request, endpoint_id: str, *, keep_
     if head.is_event_stream:
         lines.append(b"x-accel-buffering: no\r\n")
     lines.append(b"x-request-id: %b\r\nx-llmgw-replica: %b\r\n" % (request.request_id, endpoint_id.encode()))
+    lines.extend(line + b"\r\n" for line in added)
     if not keep_alive:
         lines.append(b"connection: close\r\n")
     lines.append(b"\r\n")
     return b"".join(lines)
+
+
+def queue_lines(waiter: Waiter | None, now: float) -> tuple[bytes, bytes]:
+    """What a client that asks is told: which one it was when it came, 1 for the next, and how long it waited.
+
+    `waiter` is None for a request that did not wait.
+    """
+    if waiter is None:
+        return b"x-queue-position: 0", b"x-queue-wait-ms: 0"
+    waited_s = waiter.waited_s + (now - waiter.came_at if waiter.waits else 0.0)
+    return b"x-queue-position: %d" % waiter.place, b"x-queue-wait-ms: %d" % (1000 * waited_s)
 
 
 def broken_ending(head: ResponseHead, event: bytes, chunk_left: int) -> bytes | None:

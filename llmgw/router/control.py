@@ -85,6 +85,7 @@ class ControlServer:
             log.info("a newer control process took over")
             self._connection.close()
         self._connection = connection
+        self._service.telemetry.share = 0  # this one has sent none yet
         connection.greet(encode_frame(self._hello()), self._listeners())
 
     def disconnected(self, connection: ControlConnection) -> None:
@@ -97,7 +98,7 @@ class ControlServer:
         if isinstance(message, StopRouter):
             self._stop(message.drain_s)
         elif isinstance(message, RouterShare):
-            self._service.share(message.workers)
+            self._service.share(message)
         elif isinstance(message, EndpointFigures):
             self._service.table.take_figures(message, time.monotonic())
         elif isinstance(message, RouteTable):

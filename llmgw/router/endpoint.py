@@ -34,6 +34,7 @@ class Endpoint:
 
     __slots__ = (
         "_failure_load_at",
+        "_workers",
         "base_path",
         "breaker",
         "capacity",
@@ -44,6 +45,7 @@ class Endpoint:
         "idle",
         "idle_limit_s",
         "outstanding",
+        "part",
         "retired",
         "route",
         "slow_since",
@@ -71,6 +73,10 @@ class Endpoint:
         self.strain = UNKNOWN
         """How loaded its engine says it is: requests that wait there, and tenths of its cache that are used."""
         self.strain_until = 0.0
+        self._workers = 1
+        self.part: int | None = None
+        """What this router has of its concurrency; None: as much as each other."""
+        self.route = route
         self.update(route, now)
 
     def update(self, route: RouteEndpoint, now: float) -> None:
@@ -81,14 +87,28 @@ class Endpoint:
         base_path = route.base_path.rstrip("/")
         if any(not 0x20 < ord(char) < 0x7F for char in (route.api_key or "") + base_path + route.host):
             raise ValueError(f"endpoint {route.id}: its host, path or key holds a character no header can carry")
+        if route.concurrency != self.route.concurrency:
+            self.part = None  # it was a part of another limit
         self.route = route
         self.id = route.id
-        self.concurrency: float = math.inf if route.concurrency is None else route.concurrency
+        self.take_part(self._workers, self.part)
         self.base_path = base_path.encode("ascii")
         self.head = head.encode("ascii")
         if self.retired:
             self.retired = False
             self.slow_since = now
+
+    def take_part(self, workers: int, part: int | None) -> None:
+        """This router is one of so many, and has this part of the endpoint's limit; None: an equal one.
+
+        Equal parts never exceed the limit together, but for one request each where there are more routers.
+        """
+        self._workers = workers
+        self.part = part
+        limit = self.route.concurrency
+        self.concurrency: float = math.inf
+        if limit is not None:
+            self.concurrency = max(1, limit // workers) if part is None else max(1, min(part, limit))
 
     # What it has to do.
 

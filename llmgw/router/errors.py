@@ -118,6 +118,37 @@ def engines_full(model: str) -> ApiError:
     )
 
 
+def queue_full(model: str, retry_after_s: int) -> ApiError:
+    """503: as many requests wait for the model as may, or this one's caller has its part of them."""
+    return _overloaded(
+        "queue_full", f"Too many requests wait for the model {_short(model)} already", retry_after_s
+    )
+
+
+def queue_too_long(model: str, expected_s: float, limit_s: float, retry_after_s: int) -> ApiError:
+    """503: it would wait longer than it may, so that it need not begin to."""
+    what = f"it would wait about {expected_s:.0f} s for an engine, and may wait {limit_s:.0f} s"
+    return _overloaded(
+        "queue_too_long", f"The request for the model {_short(model)} is not queued: {what}", retry_after_s
+    )
+
+
+def queued_too_long(model: str, waited_s: float, retry_after_s: int) -> ApiError:
+    """503: it waited in vain."""
+    what = f"No engine of the model {_short(model)} had room within {waited_s:.0f} s"
+    return _overloaded("queue_timeout", what, retry_after_s)
+
+
+def _overloaded(code: str, what: str, retry_after_s: int) -> ApiError:
+    return ApiError(
+        503,
+        f"{what}. Nothing was sent to an engine; try again in {retry_after_s} s.",
+        type="service_unavailable",
+        code=code,
+        headers=[b"retry-after: %d" % retry_after_s],
+    )
+
+
 def out_of_time(model: str, limit_s: float) -> ApiError:
     """504: the whole request took too long before anything of an answer had come."""
     return ApiError(

@@ -13,21 +13,22 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from llmgw.messages.routes import Outcome
-from llmgw.router.answer import answer_head, broken_ending
+from llmgw.router.answer import answer_head, broken_ending, queue_lines
 from llmgw.router.caller import ANYBODY, Caller
 from llmgw.router.dialects import dialect_of
+from llmgw.router.early import AnswerAsEvent, EarlyAnswer
 from llmgw.router.endpoint import Endpoint
 from llmgw.router.engine_errors import even_errors
 from llmgw.router.errors import (
     ApiError,
     engine_failed,
-    engines_full,
     nothing_ready,
     out_of_time,
     stream_broke,
 )
 from llmgw.router.fields import replace_model
 from llmgw.router.filters import AnswerFilter, BadAnswer, Rewriting
+from llmgw.router.queue import Waiter
 from llmgw.router.request import Request
 from llmgw.router.response_parser import CHUNKED, UNTIL_CLOSE, ResponseHead
 from llmgw.router.table import Model
@@ -59,6 +60,7 @@ class Exchange:
         "_connection",
         "_dialect",
         "_dialling",
+        "_early",
         "_endpoint",
         "_ends_at",
         "_failure",
@@ -66,6 +68,7 @@ class Exchange:
         "_heard_at",
         "_model",
         "_over",
+        "_pinged",
         "_probe",
         "_request",
         "_rewriting",
@@ -75,6 +78,7 @@ class Exchange:
         "_stream",
         "_target",
         "_tries",
+        "_waiter",
         "first_byte_at",
     )
 
@@ -111,6 +115,12 @@ class Exchange:
         self._dialling: asyncio.Task[None] | None = None
         self._endpoint: Endpoint | None = None
         self._probe = False
+        self._waiter: Waiter | None = None
+        """What it is in the model's queue, or was there; None: it never had to wait."""
+        self._pinged = False
+        """The client is sent comments until the first byte."""
+        self._early: EarlyAnswer | None = None
+        """Set once it was sent one, and a head before."""
         self._head: ResponseHead | None = None
         self._rewriting: Rewriting | None = None
         """What stands between the engine's answer and the client; None where the bytes go on as they come."""
@@ -127,16 +137,68 @@ class Exchange:
             route = self._model.route
             self._answer(nothing_ready(self._model.name, route.reason, route.retry_after_s))
             return
+        if self._stream and self._model.route.pings:
+            self._pinged = True
+            self._service.pings.add(self, self._started_at)
         self._attempt()
 
     # One attempt after the other.
 
     def _attempt(self) -> None:
         now = monotonic()
-        endpoint = self._tries.another(now)
-        if endpoint is None:
-            self._answer(self._failure or engines_full(self._model.name))
+        tries = self._tries
+        # Who comes while others wait goes behind them; who was with an engine already had its turn, and who waits
+        # for another engine than this one has no use for room that a newcomer finds.
+        endpoint = tries.another(now) if tries.tried or not self._model.admission.ahead else None
+        if endpoint is not None:
+            self._try(endpoint, now)
+        elif self._failure is not None and not tries.may_wait(now):
+            self._answer(self._failure)
+        else:
+            self._wait(now)
+
+    def _wait(self, now: float) -> None:
+        """No endpoint has room: take a place in the queue, or hear why there is none."""
+        caller, before = self._caller, self._waiter
+        waiter = Waiter(
+            came_at=now,
+            size=len(self._body),
+            caller=caller.id,
+            priority=caller.priority,
+            tried=self._tries.tried,
+            admit=self._admitted,
+            refuse=self._refused,
+        )
+        try:
+            self._client.deadline = self._model.admission.join(waiter, now, self._ends_at)
+        except ApiError as error:
+            self._answer(self._failure or error)
             return
+        if before is not None:  # it waits again, since an engine failed
+            waiter.place, waiter.waited_s = before.place, before.waited_s
+        self._waiter = waiter
+        if self._pinged and self._request.asks_place:
+            self.ping()
+
+    def _admitted(self, model: Model, endpoint: Endpoint, now: float) -> None:
+        """It is its turn: `endpoint` has room. `model` may be of a newer table than the one it came under."""
+        tries = self._tries
+        if model is not self._model:
+            self._model = model
+            tries.route_by(model)
+        if tries.tried and not tries.may_wait(now):
+            assert self._failure is not None
+            self._answer(self._failure)  # what it may be sent again for was spent by others
+            return
+        if tries.point is not None:
+            endpoint = tries.another(now) or endpoint
+        self._try(endpoint, now)
+
+    def _refused(self, error: ApiError) -> None:
+        """It waits, and will not have its turn."""
+        self._answer(self._failure or error)
+
+    def _try(self, endpoint: Endpoint, now: float) -> None:
         if self._dialect is not None:
             try:
                 self._target, self._body = self._dialect.put_to(endpoint, now)
@@ -215,8 +277,12 @@ class Exchange:
     def _leave_endpoint(self) -> None:
         endpoint, self._endpoint = self._endpoint, None
         self._connection = None
-        if endpoint is not None and endpoint.end(self._probe):
+        if endpoint is None:
+            return
+        if endpoint.end(self._probe):
             self._service.endpoint_idle(endpoint)
+        if self._model.admission.waiting:
+            self._model.admission.room_at(endpoint, monotonic())
 
     # What the engine's connection calls.
 
@@ -311,6 +377,8 @@ class Exchange:
         endpoint = self._endpoint
         assert head is not None
         assert endpoint is not None
+        if self._pinged:
+            self._service.pings.remove(self)
         now = self.first_byte_at = self._heard_at
         self._judge(endpoint, head.status, now)
         client.deadline = min(now + self._model.route.chunk_timeout_s, self._ends_at)
@@ -321,16 +389,40 @@ class Exchange:
             filter: AnswerFilter | None = self._dialect.filter(head)
         else:
             filter = even_errors(head, request.path) if head.status >= 400 else None
-        if filter is not None or (request.http10 and head.framing == CHUNKED):
-            self._rewriting = Rewriting(head, filter, http10=request.http10)
+        early = self._early
+        if early is not None and not (head.status < 300 and head.is_event_stream):
+            filter = AnswerAsEvent(head.status, filter, self._event, named=self._dialect is not None)
+        chunked = head.framing == CHUNKED
+        if filter is not None or (request.http10 if chunked else early is not None):
+            self._rewriting = Rewriting(head, filter, http10=request.http10, begun=early is not None)
         if head.framing == UNTIL_CLOSE:
             client.close_after_answer()
 
     def _answer_head(self) -> bytes:
-        head, endpoint = self._head, self._endpoint
+        """What stands before the body; nothing where the client has a head already."""
+        head, endpoint, request = self._head, self._endpoint, self._request
         assert head is not None
         assert endpoint is not None
-        return answer_head(head, self._request, endpoint.id, keep_alive=self._client.keeps_alive())
+        if self._early is not None:
+            return b""
+        lines = queue_lines(self._waiter, self.first_byte_at) if request.asks_place else ()
+        return answer_head(head, request, endpoint.id, keep_alive=self._client.keeps_alive(), added=lines)
+
+    def ping(self) -> None:
+        """Nothing has come for this stream yet: a comment keeps it alive, the first one behind a head."""
+        client, request = self._client, self._request
+        if client.paused:
+            return
+        written = b""
+        early = self._early
+        if early is None:
+            early = self._early = EarlyAnswer(chunked=not request.http10)
+            lines = queue_lines(self._waiter, monotonic()) if request.asks_place else ()
+            written = early.head(request.request_id, lines, keep_alive=client.keeps_alive())
+        text = b"ping"
+        if request.asks_place and self._waiter is not None and self._waiter.waits:
+            text = b"queued %d" % self._model.admission.place_of(self._waiter)
+        client.transport.write(written + early.comment(text))
 
     def _judge(self, endpoint: Endpoint, status: int, now: float) -> None:
         """What an answer's status says of the endpoint that gave it."""
@@ -353,17 +445,20 @@ class Exchange:
             self._answer(engine_failed(self._model.name, what))
             return
         error = stream_broke(self._model.name, what)
-        event = self._dialect.error_event(error) if self._dialect is not None else error.sse_event()
         if rewriting is not None:
-            ending = rewriting.broken(error, event)
+            ending = rewriting.broken(error, self._event(error))
         else:
             chunk_left = connection.parser.chunk_left if connection is not None else 0
-            ending = broken_ending(head, event, chunk_left)
+            ending = broken_ending(head, self._event(error), chunk_left)
         if ending is None:
             self._finish(502, error=what, cut=True)
             return
         client.transport.write(ending)
         self._finish(502, error=what, close=True)
+
+    def _event(self, error: ApiError) -> bytes:
+        """The same as an event of the stream that was asked for."""
+        return error.sse_event() if self._dialect is None else self._dialect.error_event(error)
 
     # What the client's connection calls.
 
@@ -390,6 +485,8 @@ class Exchange:
         now = monotonic()
         if now >= self._ends_at:
             self._time_is_up()
+        elif self._waiter is not None and self._waiter.waits:
+            self._answer(self._failure or self._model.admission.timed_out(self._waiter, now))
         elif self.first_byte_at:
             # It is set once and not with every chunk, which would cost more than to look again.
             silent_since = now if self._client.paused else self._heard_at
@@ -432,7 +529,10 @@ class Exchange:
         client.deadline = NEVER
         self._release_body()
         self._record(error.status, error.message)
-        client.answer_error(error, self._request)
+        if self._early is not None:
+            client.transport.write(self._early.error(self._event(error)))
+        else:
+            client.answer_error(error, self._request)
         client.answered()
 
     def _finish(
@@ -472,6 +572,12 @@ class Exchange:
     def _record(self, status: int, error: str | None, endpoint: Endpoint | None = None) -> None:
         first = self.first_byte_at
         started = self._started_at
+        now = monotonic()
+        waiter = self._waiter
+        if waiter is not None and waiter.waits:
+            self._model.admission.leave(waiter, now)
+        if self._pinged:
+            self._service.pings.remove(self)
         self._service.telemetry.record(
             Outcome(
                 model=self._model.name,
@@ -479,11 +585,12 @@ class Exchange:
                 status=status,
                 retries=self._tries.retries,
                 first_byte_s=first - started if first else None,
-                total_s=monotonic() - started,
+                total_s=now - started,
                 stream=self._stream,
                 error=error[:500] if error is not None else None,
                 retry_refused=self._tries.refused and status >= 500,
                 key=self._caller.id,
+                queued_s=waiter.waited_s if waiter is not None else 0.0,
             )
         )
         self._caller.ended(0)

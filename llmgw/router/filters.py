@@ -39,14 +39,16 @@ class Rewriting:
 
     __slots__ = ("_chunks", "_dechunker", "_filter", "_head", "begun")
 
-    def __init__(self, head: ResponseHead, filter: AnswerFilter | None, *, http10: bool) -> None:
-        """`head` is changed to what the client gets."""
+    def __init__(
+        self, head: ResponseHead, filter: AnswerFilter | None, *, http10: bool, begun: bool = False
+    ) -> None:
+        """`head` is changed to what the client gets, unless it got another (`begun`)."""
         self._filter = filter
         self._head = head
         self._dechunker = Dechunker() if head.framing == CHUNKED else None
         self._chunks = not http10
-        self.begun = False
-        """The client has the answer's head."""
+        self.begun = begun
+        """The client has the answer's head, or one in its place."""
         head.framing = UNTIL_CLOSE if http10 else CHUNKED
 
     def feed(self, data: bytes, done: bool) -> bytes:

@@ -53,6 +53,8 @@ class Limits:
     stall_timeout_s: float = 300.0
     """A client that takes no byte of its answer for so long is cut, since it holds an engine's slot."""
     drain_s: float = 30.0
+    ping_s: float = 5.0
+    """Streams of models with `pings` get a comment so often until their first byte."""
 
     @property
     def bodies_bytes_max(self) -> int:

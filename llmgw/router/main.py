@@ -107,6 +107,8 @@ async def _serve(options: RouterOptions, listeners: list[socket.socket], control
             listen=listen,
             table=service.table.snapshot,
             draining=stopped.done(),
+            workers=service.limits.workers,
+            parts=service.table.parts(),
         )
 
     def open_listeners() -> list[socket.socket]:

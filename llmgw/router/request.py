@@ -28,6 +28,7 @@ _READ = frozenset(
         b"expect",
         b"host",
         b"transfer-encoding",
+        b"x-queue-position",
         b"x-request-id",
         b"x-session-id",
     )
@@ -39,6 +40,7 @@ class Request:
     """One request. `lines` are the header lines for the engine, each with its end."""
 
     __slots__ = (
+        "asks_place",
         "body",
         "content_length",
         "content_type",
@@ -73,6 +75,8 @@ class Request:
         self.request_id = b""
         self.session = b""
         """What the client calls the conversation."""
+        self.asks_place = False
+        """The client wants to know about its place in the queue."""
         self.path = ""
         self.query = b""
         lines: list[bytes] = []
@@ -96,6 +100,8 @@ class Request:
             elif name == b"connection":
                 tokens = [token.strip().lower() for token in value.split(b",")]
                 named = (named or []) + [token for token in tokens if token not in (b"close", b"keep-alive")]
+            elif name == b"x-queue-position":
+                self.asks_place = True
             elif name == b"transfer-encoding":
                 self._check_coding(value)
             elif name == b"expect":

@@ -8,7 +8,7 @@ import ssl
 import time
 from collections.abc import Callable
 
-from llmgw.messages.routes import Outcome, RouteTable
+from llmgw.messages.routes import Outcome, RouterShare, RouteTable
 from llmgw.router.affinity import conversation_point
 from llmgw.router.client import ClientConnection
 from llmgw.router.endpoint import Endpoint
@@ -16,6 +16,7 @@ from llmgw.router.errors import ApiError, not_yet_known, unknown_model
 from llmgw.router.exchange import Exchange
 from llmgw.router.fields import read_fields
 from llmgw.router.limits import SWEEP_S, UPSTREAM_IDLE_S, Limits
+from llmgw.router.pings import Pings
 from llmgw.router.request import Request
 from llmgw.router.request_reader import BodyBudget
 from llmgw.router.table import RoutingTable
@@ -32,13 +33,14 @@ class Service:
         self.limits = limits.share(limits.workers)
         self._limits_together = limits
         self.loop = asyncio.get_running_loop()
-        self.table = RoutingTable(idle_limit_s=UPSTREAM_IDLE_S)
+        self.table = RoutingTable(idle_limit_s=UPSTREAM_IDLE_S, workers=self.limits.workers)
         self.telemetry = TelemetryLog()
         self.clients: set[ClientConnection] = set()
         self.overflowing = 0
         """How many of them are beyond `connections_max` and only wait to hear so."""
         self.bodies = BodyBudget(self.limits.bodies_bytes_max)
         """Of all request bodies that are being read or may have to be sent again."""
+        self.pings = Pings(limits.ping_s)
         self.draining = False
         self.notify: Callable[[bool], None] = lambda at_once: None
         """Called when the control process should hear soon (False) or at once (True)."""
@@ -48,10 +50,17 @@ class Service:
         """The protocol for one more client."""
         return ClientConnection(self)
 
-    def share(self, workers: int) -> None:
-        """From now on this is one of so many workers."""
-        self.limits = self._limits_together.share(workers)
-        self.bodies.bytes_max = self.limits.bodies_bytes_max
+    def share(self, share: RouterShare) -> None:
+        """From now on this router has that part of the limits."""
+        if share.workers:
+            self.limits = self._limits_together.share(share.workers)
+            self.bodies.bytes_max = self.limits.bodies_bytes_max
+        self.table.share(self.limits.workers, share.endpoints)
+        self.telemetry.share = share.number
+        now = time.monotonic()
+        for model in self.table.each_model():
+            model.admission.look(now)
+        self.notify(True)
 
     def open_exchange(self, client: ClientConnection, request: Request) -> Exchange:
         """Find the model that a request names. Raises ApiError, which is recorded."""
@@ -82,8 +91,12 @@ class Service:
     def apply(self, table: RouteTable) -> bool:
         """Route by this table from now on, if it is newer."""
         now = time.monotonic()
+        waited_for = [model for model in self.table.each_model() if model.admission.waiting]
         applied = self.table.apply(table, now)
         if applied:
+            models = {model.name: model for model in self.table.each_model()}
+            for model in waited_for:
+                model.admission.moved(models.get(model.name), model.name, sorted(self.table.models), now)
             for problem in self.table.problems:
                 log.warning("left out of the route table: %s", problem)
             for endpoint in self.table.endpoints():
@@ -114,6 +127,10 @@ class Service:
                 if endpoint.idle:
                     close_idle(endpoint, now)
             self.table.forget_retired()
+            self.pings.sweep(now)
+            for model in self.table.each_model():
+                if model.admission.waiting:
+                    model.admission.look(now)
 
     async def drain(self, drain_s: float) -> None:
         """Let what runs end, for at most so long; the listener is closed already."""

@@ -18,6 +18,8 @@ class TelemetryLog:
         self._refused: set[str] = set()
         self._outcomes: deque[Outcome] = deque(maxlen=outcomes_max)
         self._dropped = 0
+        self.share = 0
+        """The number of the share that this router goes by."""
 
     def record(self, outcome: Outcome) -> None:
         """Keep an outcome; the oldest goes, and is counted, when there are too many."""
@@ -41,6 +43,8 @@ class TelemetryLog:
             dropped=self._dropped,
             breakers=dict(table.breakers(now)),
             draining=draining,
+            queued=table.queued(),
+            share=self.share,
         )
         self.alive.clear()
         self._refused.clear()

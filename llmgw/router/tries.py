@@ -15,14 +15,14 @@ from llmgw.router.table import Model
 class Tries:
     """What has been tried for one request, each endpoint once."""
 
-    __slots__ = ("_deaths", "_model", "_point", "_rand", "_tried", "refused")
+    __slots__ = ("_deaths", "_model", "_rand", "point", "refused", "tried")
 
     def __init__(self, model: Model, rand: Callable[[], float], point: int | None) -> None:
         """`point` is where the request's conversation stands on the model's ring; `rand` is uniform in [0, 1)."""
         self._model = model
         self._rand = rand
-        self._point = point
-        self._tried: list[Endpoint] = []
+        self.point = point
+        self.tried: list[Endpoint] = []
         self._deaths = 0
         self.refused = False
         """True when another engine could have been asked, and the budget was spent."""
@@ -30,27 +30,41 @@ class Tries:
     @property
     def retries(self) -> int:
         """Endpoints that were tried after the first."""
-        return max(0, len(self._tried) - 1)
+        return max(0, len(self.tried) - 1)
 
     def another(self, now: float, *, deaths: int = 0) -> Endpoint | None:
         """The endpoint for the next try; None when there may be none. `deaths`: so many more than are counted."""
-        tried = self._tried
+        tried = self.tried
         if self._deaths + deaths >= DEATHS_MAX or len(tried) >= ATTEMPTS_MAX:
             return None
-        endpoint = self._model.pool.choose(now, tried, self._rand, self._point)
+        endpoint = self._model.pool.choose(now, tried, self._rand, self.point)
         if endpoint is not None and tried and not self._model.budget.allows(now):
             self.refused = True
             return None
         return endpoint
 
+    def may_wait(self, now: float) -> bool:
+        """When there is not `another`: True if that is only because the endpoints that are left are full."""
+        tried = self.tried
+        if self._deaths >= DEATHS_MAX or len(tried) >= ATTEMPTS_MAX:
+            return False
+        if tried and not self._model.budget.allows(now):
+            self.refused = True
+            return False
+        return any(endpoint not in tried for endpoint in self._model.endpoints)
+
+    def route_by(self, model: Model) -> None:
+        """The model as a newer table has it."""
+        self._model = model
+
     def begin(self, endpoint: Endpoint, now: float) -> None:
         """It is tried. The first adds to the model's budget, the others are taken from it."""
         budget = self._model.budget
-        if self._tried:
+        if self.tried:
             budget.spend(now)
         else:
             budget.request()
-        self._tried.append(endpoint)
+        self.tried.append(endpoint)
 
     def again(self, now: float) -> bool:
         """The same endpoint once more, since its kept connection was closed; False when the budget is spent."""

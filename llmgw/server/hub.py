@@ -102,6 +102,8 @@ class Hub:
         self.requests = RequestTally()
         self.breakers: dict[str, dict[str, str]] = {}
         """Router id → endpoint id → state, of the breakers that are not closed there."""
+        self.queued: dict[str, dict[str, int]] = {}
+        """Router id → model → requests that wait there for an engine to have room."""
         """What clients got, as the routers told it."""
         self.context_lengths: dict[str, int] = {}
         """Endpoint id → tokens that a prompt and its answer may have together, where the engine said so."""
@@ -226,6 +228,7 @@ class Hub:
         """A router's process has ended: nothing waits for it any more."""
         self.fleet.routers.pop(router_id, None)
         self.breakers.pop(router_id, None)
+        self.queued.pop(router_id, None)
         self.changed.set()
 
     def telemetry(self, router_id: str, message: Telemetry) -> None:
@@ -236,6 +239,7 @@ class Hub:
             self.changed.set()
         state.acked = message.acked
         self.breakers[router_id] = message.breakers
+        self.queued[router_id] = message.queued
         now = self.clock.monotonic()
         in_flight(self.fleet, router_id, message.in_flight, now)
         if message.outcomes or message.dropped:

@@ -207,6 +207,11 @@ def _requests(source: Source) -> Iterator[Metric]:
     total = HistogramMetricFamily(
         "llmgw_request_seconds", "From a request's arrival to the end of its answer", labels=["model"]
     )
+    queued = HistogramMetricFamily(
+        "llmgw_queue_wait_seconds",
+        "How long requests waited for an engine to have room, of those that had to, served or not",
+        labels=["model"],
+    )
     for name, model in sorted(tally.models.items()):
         for status, count in sorted(model.by_status.items()):
             requests.add_metric([name, status], count)
@@ -214,7 +219,8 @@ def _requests(source: Source) -> Iterator[Metric]:
         refused.add_metric([name], model.retries_refused)
         _add(first_byte, name, model.first_byte)
         _add(total, name, model.total)
-    yield from (requests, retries, refused, first_byte, total)
+        _add(queued, name, model.queued)
+    yield from (requests, retries, refused, first_byte, total, queued)
     yield CounterMetricFamily(
         "llmgw_router_outcomes_dropped",
         "Requests that are missing in the others, since routers could not keep what they saw of them",
@@ -237,6 +243,16 @@ def _breakers(source: Source) -> Iterator[Metric]:
         for state in ("open", "half_open"):
             count = sum(endpoint.id in seen.get(state, ()) for endpoint in route.endpoints)
             family.add_metric([route.name, state], count)
+    yield family
+
+
+def _queues(source: Source) -> Iterator[Metric]:
+    family = GaugeMetricFamily(
+        "llmgw_queue_requests", "Requests that wait for an engine to have room", labels=["model"]
+    )
+    for model in source.hub.catalog.models:
+        count = sum(queued.get(model.name, 0) for queued in source.hub.queued.values())
+        family.add_metric([model.name], count)
     yield family
 
 
@@ -273,6 +289,7 @@ FAMILIES: tuple[Callable[[Source], Iterator[Metric]], ...] = (
     _certificates,
     _requests,
     _breakers,
+    _queues,
     _routers,
     _findings,
 )

@@ -51,6 +51,8 @@ class ModelTally:
     retries_refused: int = 0
     first_byte: Histogram = field(default_factory=Histogram)
     total: Histogram = field(default_factory=Histogram)
+    queued: Histogram = field(default_factory=Histogram)
+    """Of those that waited for an engine to have room."""
 
 
 class RequestTally:
@@ -77,6 +79,8 @@ class RequestTally:
                 model.first_byte.add(outcome.first_byte_s)
             if outcome.model:  # what was refused before its model was known took no time that is anybody's
                 model.total.add(outcome.total_s)
+            if outcome.queued_s:
+                model.queued.add(outcome.queued_s)
 
     def keep(self, known: Collection[str]) -> None:
         """Forget the models that have left the catalog."""

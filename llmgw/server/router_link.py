@@ -82,10 +82,10 @@ class RouterLink:
         taken, self._listeners = self._listeners, []
         return taken
 
-    def send_share(self, workers: int) -> None:
-        """Tell the router that it is one of so many. Nothing happens while it is not connected."""
+    def send_share(self, share: RouterShare) -> None:
+        """Tell the router its part of the limits. Nothing happens while it is not connected."""
         if self.connected:
-            self._enqueue(RouterShare(workers=workers))
+            self._enqueue(share)
 
     def send_figures(self, figures: EndpointFigures) -> None:
         """Tell what engines say of their load; nothing while it is not connected, or of another version."""
@@ -147,18 +147,22 @@ class RouterLink:
 
     def _greeted(self, hello: Hello) -> None:
         self.hello = hello
-        self._on_hello(hello)
-        self._close_listeners()
         table = self._table
         if table is not None and (hello.table is None or hello.table.version != table.version):
             self._enqueue(table)
+        self._on_hello(hello)  # what it sends goes behind the table
+        self._close_listeners()
 
     def _close_listeners(self) -> None:
         for sock in self.take_listeners():
             sock.close()
 
     def _enqueue(self, message: FromServer) -> None:
-        """A newer table replaces one that the router has not taken yet: the queue never grows."""
+        """A newer table replaces one that the router has not taken yet: the queue never grows.
+
+        It goes behind the others: a share is of the table that was sent before it.
+        """
+        self._unsent.pop(type(message), None)
         self._unsent[type(message)] = message
         self._wake.set()
 

@@ -20,6 +20,7 @@ from llmgw.server.router_findings import router_findings
 from llmgw.server.router_listeners import RouterListeners
 from llmgw.server.router_plan import Fit, plan
 from llmgw.server.router_process import start_router
+from llmgw.server.router_shares import RouterShares
 from llmgw.server.router_slots import free_name, living
 from llmgw.server.router_worker import RouterView, Worker
 
@@ -56,6 +57,7 @@ class Routers:
         self._released = False
         self._table: RouteTable | None = None
         self._look = asyncio.Event()
+        self._shares = RouterShares(self._wanted)
         self._not_before = 0.0
         self._cannot_listen = False
         self._stopping = False
@@ -101,6 +103,7 @@ class Routers:
     def publish(self, table: RouteTable) -> None:
         """Have the routers route by this table."""
         self._table = table
+        self._shares.publish(table)
         for worker in self._workers.values():
             worker.link.send_table(table)
 
@@ -222,6 +225,7 @@ class Routers:
                     if name not in self._workers:
                         self._follow(name)
                 self._keep_number()
+                self._send_shares()
             except Exception as error:
                 log.error("the routers cannot be looked after", error=repr(error))
             try:
@@ -235,6 +239,7 @@ class Routers:
             if not worker.ended():
                 continue
             del self._workers[worker.name]
+            self._shares.left(worker.name)
             await worker.forget()
             if worker.process is not None:
                 await asyncio.to_thread(worker.process.wait)
@@ -297,12 +302,13 @@ class Routers:
             return
         if self._wanted:
             self._listeners.adopt(worker.link.take_listeners())
-            if hello.software_version == llmgw.__version__:
-                worker.link.send_share(self._wanted)
         if worker.router_id is not None and worker.router_id != hello.router_id:
             hub.router_gone(worker.router_id)
         worker.router_id = hello.router_id
         hub.router_connected(hello.router_id)
+        if hello.software_version == llmgw.__version__:
+            self._shares.joined(worker.name, hello)
+            self._send_shares()
         if hello.draining:
             worker.leaving = True
         elif worker.leaving:
@@ -334,8 +340,13 @@ class Routers:
         if message.draining and not worker.leaving:
             worker.leaving = True
             self._look.set()
+        self._shares.heard(worker.name, message)
         if self._hub is not None and worker.router_id is not None:
             self._hub.telemetry(worker.router_id, message)
+
+    def _send_shares(self) -> None:
+        for name, share in self._shares.due().items():
+            self._workers[name].link.send_share(share)
 
 
 def wanted_workers(config: ServerConfig) -> int:

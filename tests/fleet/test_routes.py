@@ -54,3 +54,15 @@ def test_what_a_model_is_for_and_how_much_it_takes_stand_in_its_route() -> None:
     told = catalog(task="rerank", context_length=512, anthropic="translate")
     (route,) = routes(world.fleet, told, static, 0, {"a": 8192})
     assert (route.kinds, route.context_length, route.anthropic) == (["rerank"], 512, "translate")
+
+
+def test_what_may_wait_for_a_model_stands_in_its_route_and_changing_it_restarts_none() -> None:
+    world = World(catalog(), [Machine("node01", ["ib-a"])])
+    world.run(20)
+    before = world.serving("m")
+    world.apply(catalog(queue={"requests_max": 7, "bytes_max": "3MiB", "timeout": "90s"}, pings=True))
+    world.run(5)
+    (route,) = routes(world.fleet, world.catalog, {})
+    said = (route.queue_requests_max, route.queue_bytes_max, route.queue_timeout_s, route.pings)
+    assert said == (7, 3 * 1024**2, 90.0, True)
+    assert world.serving("m") == before

@@ -32,7 +32,7 @@ def test_no_engine_has_more_requests_than_it_may_have_and_the_next_client_is_tol
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ngood")
 
         engines = [await fleet.engine(wait) for _ in range(2)]
-        await fleet.route(limited(model("m", *engines), 2))
+        await fleet.route(limited(model("m", *engines, queue_requests_max=0), 2))
         waiting = [asyncio.create_task(fleet.ask(post())) for _ in range(4)]
         await until(lambda: sum(len(engine.requests) for engine in engines) == 4, "four requests are running")
         assert [len(engine.requests) for engine in engines] == [2, 2]

@@ -100,3 +100,38 @@ def test_an_endpoint_that_could_smuggle_headers_is_left_out(fields: dict[str, st
     assert [endpoint.id for endpoint in routing.models["m"].endpoints] == ["good"]
     assert "bad" in routing.problems[0]
     assert "ü" not in routing.problems[0]
+
+
+def limited(number: int, *, port: int = 8000, **limits: int | None) -> RouteTable:
+    endpoints = [
+        RouteEndpoint(id=name, host="10.0.0.1", port=port, concurrency=limit) for name, limit in limits.items()
+    ]
+    return table("a", number, ModelRoute(name="m", endpoints=endpoints))
+
+
+def concurrency(routing: RoutingTable) -> dict[str, float]:
+    return {each.id: each.concurrency for each in routing.models["m"].endpoints}
+
+
+def test_a_limit_is_divided_by_the_number_of_routers_unless_this_one_has_a_part_of_its_own() -> None:
+    routing = RoutingTable(idle_limit_s=4.0, workers=4)
+    routing.apply(limited(1, one=64, two=2, free=None), 0.0)
+    assert concurrency(routing) == {"one": 16, "two": 1, "free": float("inf")}
+    routing.share(2, {"one": 50, "gone": 7})
+    assert concurrency(routing) == {"one": 50, "two": 1, "free": float("inf")}
+    assert routing.parts() == {"one": 50}
+    routing.apply(limited(2, one=64, new=10), 0.0)
+    assert concurrency(routing) == {"one": 50, "new": 5}
+    routing.share(2, {})
+    assert concurrency(routing) == {"one": 32, "new": 5}
+
+
+def test_a_part_is_of_one_limit_and_of_an_endpoint_that_is_there() -> None:
+    routing = RoutingTable(idle_limit_s=4.0, workers=2)
+    routing.apply(limited(1, one=64, two=64, three=64), 0.0)
+    routing.share(2, {"one": 50, "two": 50, "three": 50})
+    routing.apply(limited(2, one=64, two=8, port=9000), 0.0)
+    assert concurrency(routing) == {"one": 50, "two": 4}, "it has moved, or another limit"
+    routing.apply(limited(3, three=64, port=9000), 0.0)
+    assert concurrency(routing) == {"three": 32}, "it was gone"
+    assert routing.parts() == {}

@@ -127,6 +127,8 @@ def test_an_empty_server_has_every_family_and_keeps_to_the_rules() -> None:
         "llmgw_retries",
         "llmgw_retries_refused",
         "llmgw_endpoint_breakers",
+        "llmgw_queue_requests",
+        "llmgw_queue_wait_seconds",
         "llmgw_request_first_byte_seconds",
         "llmgw_request_seconds",
         "llmgw_router_outcomes_dropped",
@@ -206,6 +208,20 @@ def test_requests_are_counted_by_model_and_status_and_timed() -> None:
     assert value(text, "llmgw_request_seconds_sum", model="org/m") == 2.0
     assert value(text, "llmgw_request_seconds_count", model="org/m") == 2
     assert value(text, "llmgw_request_seconds_count", model=OTHER) == 0
+
+
+def test_what_waits_is_counted_over_all_routers_and_how_long_it_did() -> None:
+    world = World("m", "n")
+    waited = [Outcome(model="m", endpoint="m-1", status=200, queued_s=waited_s) for waited_s in (0.2, 3.0, 0.0)]
+    world.hub.telemetry("r1", Telemetry(queued={"m": 3, "gone": 1}, outcomes=waited))
+    world.hub.telemetry("r2", Telemetry(queued={"m": 4}))
+    text = world.text()
+    assert value(text, "llmgw_queue_requests", model="m") == 7
+    assert value(text, "llmgw_queue_requests", model="n") == 0
+    assert value(text, "llmgw_queue_wait_seconds_count", model="m") == 2
+    assert value(text, "llmgw_queue_wait_seconds_sum", model="m") == 3.2
+    world.hub.router_gone("r1")
+    assert value(world.text(), "llmgw_queue_requests", model="m") == 4
 
 
 def test_breakers_are_counted_once_however_many_routers_see_them_and_while_they_are_there() -> None:

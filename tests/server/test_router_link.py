@@ -7,9 +7,9 @@ import socket
 from pathlib import Path
 
 from llmgw.config.server import RouterSettings
-from llmgw.messages.frames import encode_frame
+from llmgw.messages.frames import FrameReader, encode_frame
 from llmgw.messages.router_files import RouterFiles, worker_name
-from llmgw.messages.routes import Hello, ModelRoute, RouteTable, TableVersion
+from llmgw.messages.routes import FromServer, Hello, ModelRoute, RouterShare, RouteTable, TableVersion
 from llmgw.router.table_file import TableFile
 from llmgw.server.router_link import RouterLink
 from llmgw.server.router_process import start_router
@@ -115,3 +115,38 @@ def test_several_workers_write_one_table_file_and_it_is_always_whole(tmp_path: P
     asyncio.run(main())
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_share_is_sent_behind_the_table_that_it_is_of(tmp_path: Path) -> None:
+    async def main() -> None:
+        got: list[object] = []
+        reads = asyncio.Event()
+
+        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(encode_frame(HELLO))
+            await reads.wait()
+            frames: FrameReader[FromServer] = FrameReader(FromServer)
+            while data := await reader.read(65536):
+                got.extend(frames.feed(data))
+
+        listener = await asyncio.start_unix_server(greet, RouterFiles(tmp_path, worker_name(0)).socket)
+        sent: list[RouterLink] = []
+
+        def greeted(hello: Hello) -> None:
+            # All in one turn, so that the later share and table take the places of the earlier ones.
+            link = sent[0]
+            link.send_share(RouterShare(workers=2, number=1))
+            link.send_table(RouteTable(version=TableVersion("e", 1)))
+            link.send_share(RouterShare(workers=2, number=2))
+
+        link = RouterLink(tmp_path, on_hello=greeted, on_telemetry=lambda telemetry: None)
+        sent.append(link)
+        task = asyncio.create_task(link.run())
+        reads.set()
+        await until(lambda: len(got) == 2, "both have come")
+        assert [type(each) for each in got] == [RouteTable, RouterShare]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        listener.close()
+
+    asyncio.run(main())

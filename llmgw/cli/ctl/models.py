@@ -93,19 +93,20 @@ def _print_models(views: list[ModelView]) -> None:
     rows = []
     for view in views:
         names = cells.text(view.name) + (f" ({cells.listed(view.aliases)})" if view.aliases else "")
+        notes = [f"{view.queued} queued"] if view.queued else []
         if view.static_endpoints:
-            rows.append(
-                [names, cells.NONE, cells.NONE, cells.NONE, cells.NONE, cells.listed(view.static_endpoints)]
-            )
+            notes = [*notes, cells.listed(view.static_endpoints)]
+            rows.append([names, cells.NONE, cells.NONE, cells.NONE, cells.NONE, "; ".join(notes)])
+            notes = []
         for profile in view.profiles:
             states = [f"{profile.ready} of {profile.wanted} ready"]
             states += [f"{profile.starting} starting"] if profile.starting else []
             states += [f"{profile.failed} failed"] if profile.failed else []
             shape = f"{profile.nodes} × {profile.gpus_per_node}"
-            notes = [f"weight {profile.weight:g}"] if profile.weight != 1 else []
-            notes += [profile.reason] if profile.reason else []
-            row = [names, profile.name, profile.engine, shape, ", ".join(states), cells.text("; ".join(notes))]
-            rows.append(row)
+            notes += [f"weight {profile.weight:g}"] if profile.weight != 1 else []
+            notes += [cells.text(profile.reason)] if profile.reason or not notes else []
+            rows.append([names, profile.name, profile.engine, shape, ", ".join(states), "; ".join(notes)])
+            notes = []
     columns = ["model (aliases)", "profile", "engine", "nodes × gpus", "replicas", "notes"]
     print_table(columns, rows, empty="the catalog is empty")
 
