@@ -131,6 +131,9 @@ class StaticEndpoint(Model):
     """The model's name there, when it differs."""
     concurrency: int | None = Field(None, ge=1, le=100_000)
     """Requests that a router has outstanding there at a time, as a profile's. Default: no limit."""
+    ask_usage: bool = True
+    """Ask for the tokens of streams (`stream_options`) where the client does not. `false` for a server that
+    refuses it; what its streams take is then estimated."""
 
     @field_validator("url")
     @classmethod

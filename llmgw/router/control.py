@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from llmgw.messages.frames import FrameError, FrameReader, encode_frame
-from llmgw.messages.routes import FromServer, Hello, RouterShare, RouteTable, StopRouter
+from llmgw.messages.routes import FromServer, Hello, RouterShare, RouteTable, StopRouter, UsageStored
 from llmgw.router.handing_over import hand_over
 from llmgw.router.limits import IDLE_NOTICE_S, TELEMETRY_S
 from llmgw.router.service import Service
@@ -85,6 +85,7 @@ class ControlServer:
             log.info("a newer control process took over")
             self._connection.close()
         self._connection = connection
+        self._service.telemetry.usage.connected()
         connection.greet(encode_frame(self._hello()), self._listeners())
 
     def disconnected(self, connection: ControlConnection) -> None:
@@ -98,6 +99,8 @@ class ControlServer:
             self._stop(message.drain_s)
         elif isinstance(message, RouterShare):
             self._service.share(message.workers)
+        elif isinstance(message, UsageStored):
+            self._service.telemetry.usage.stored(message)
         elif isinstance(message, RouteTable):
             if self._service.apply(message):
                 self._table_file.save(message)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import math
 import random
+from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from llmgw.router.response_parser import CHUNKED, UNTIL_CLOSE, ResponseHead
 from llmgw.router.table import Model
 from llmgw.router.tries import Tries
 from llmgw.router.upstream import UpstreamConnection, dial, take_idle
+from llmgw.router.usage import RequestUsage
 
 if TYPE_CHECKING:
     from llmgw.router.client import ClientConnection
@@ -61,6 +63,7 @@ class Exchange:
         "_failure",
         "_head",
         "_heard_at",
+        "_meter",
         "_model",
         "_over",
         "_probe",
@@ -71,6 +74,7 @@ class Exchange:
         "_stream",
         "_target",
         "_tries",
+        "_usage",
         "first_byte_at",
     )
 
@@ -81,6 +85,7 @@ class Exchange:
         request: Request,
         model: Model,
         stream: bool,
+        usage: RequestUsage,
         point: int | None = None,
         caller: Caller = ANYBODY,
     ) -> None:
@@ -94,6 +99,7 @@ class Exchange:
         self._request = request
         self._model = model
         self._stream = stream
+        self._usage = usage
         self._caller = caller
         self._tries = Tries(model, random.random, point)
         self._body = request.body
@@ -108,6 +114,8 @@ class Exchange:
         self._probe = False
         self._head: ResponseHead | None = None
         self._dechunker: Dechunker | None = None
+        self._meter: Callable[[bytes, bool], bytes]
+        """What every byte of the answer's body goes through, once there is an answer."""
         self._over = False
         self._started_at = monotonic()
         self._ends_at = self._started_at + model.route.request_timeout_s
@@ -148,6 +156,8 @@ class Exchange:
         request, body, route = self._request, self._body, endpoint.route
         if route.upstream_model is not None:
             body = replace_model(body, request.content_type, route.upstream_model)
+        if self._usage.asks:
+            body = self._usage.asking(body, route)
         head = b"POST %b%b HTTP/1.1\r\n%b%bcontent-length: %d\r\n\r\n" % (
             endpoint.base_path,
             self._target,
@@ -232,11 +242,12 @@ class Exchange:
             self._service.telemetry.alive.add(endpoint.id)
         transport = self._client.transport
         self._heard_at = monotonic()
-        if not self.first_byte_at:
-            head = self._first_byte()
-            transport.write(head + (self._dechunker.feed(data) if self._dechunker is not None else data))
-        elif self._dechunker is not None:
-            transport.write(self._dechunker.feed(data))
+        head = b"" if self.first_byte_at else self._first_byte()
+        data = self._meter(data, done)
+        if self._dechunker is not None:
+            data = self._dechunker.feed(data)
+        if head:
+            transport.write(head + data)
         elif data:
             transport.write(data)
         if done:
@@ -264,6 +275,8 @@ class Exchange:
         endpoint = self._endpoint
         assert head is not None
         assert endpoint is not None
+        assert self._connection is not None
+        self._meter = self._usage.begin(head, self._connection.parser).feed
         now = self.first_byte_at = self._heard_at
         self._judge(endpoint, head.status, now)
         client.deadline = min(now + self._model.route.chunk_timeout_s, self._ends_at)
@@ -292,13 +305,18 @@ class Exchange:
         assert head is not None
         if self._endpoint is not None and engines_fault:
             self._endpoint_failed(self._endpoint, what)
-        chunk_left = connection.parser.chunk_left if connection is not None else 0
+        chunk_left, held = 0, b""
+        if self._usage.rechunks:
+            held = self._usage.give_up()
+            held = self._dechunker.feed(held) if self._dechunker is not None else held
+        elif connection is not None:
+            chunk_left = connection.parser.chunk_left
         event = stream_broke(self._model.name, what).sse_event()
         ending = broken_ending(head, event, chunk_left, chunked=self._dechunker is None)
         if ending is None:
             self._finish(502, error=what, cut=True)
             return
-        client.transport.write(ending)
+        client.transport.write(held + ending)
         self._finish(502, error=what, close=True)
 
     # What the client's connection calls.
@@ -402,6 +420,7 @@ class Exchange:
     def _record(self, status: int, error: str | None, endpoint: Endpoint | None = None) -> None:
         first = self.first_byte_at
         started = self._started_at
+        tokens = self._usage.tokens(broken=error is not None, reached=endpoint is not None and self._sent)
         self._service.telemetry.record(
             Outcome(
                 model=self._model.name,
@@ -414,6 +433,10 @@ class Exchange:
                 error=error[:500] if error is not None else None,
                 retry_refused=self._tries.refused and status >= 500,
                 key=self._caller.id,
+                prompt_tokens=tokens.prompt,
+                cached_tokens=tokens.cached,
+                completion_tokens=tokens.completion,
+                estimated=tokens.estimated,
             )
         )
-        self._caller.ended(0)
+        self._caller.ended(tokens.total)

@@ -66,6 +66,7 @@ def static_endpoints(catalog: Catalog, beside: Path | None) -> dict[str, list[Ro
                     api_key=_read_key(model.name, endpoint.api_key_file, beside),
                     upstream_model=endpoint.model,
                     concurrency=endpoint.concurrency,
+                    ask_usage=endpoint.ask_usage,
                 )
             )
     return found

@@ -22,6 +22,7 @@ from llmgw.server.router_plan import Fit, plan
 from llmgw.server.router_process import start_router
 from llmgw.server.router_slots import free_name, living
 from llmgw.server.router_worker import RouterView, Worker
+from llmgw.server.usage_book import UsageBook
 
 log = structlog.get_logger("routers")
 
@@ -44,7 +45,9 @@ class RouterError(SentenceError):
 class Routers:
     """All router processes of this server's state folder; what they say goes to the hub."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, usage: UsageBook | None = None) -> None:
+        """`usage` gets what they say that requests took."""
+        self._usage = usage
         self._config = config
         self._state = Path(config.state)
         self._wanted = wanted_workers(config)
@@ -331,6 +334,8 @@ class Routers:
             self._look.set()
         if self._hub is not None and worker.router_id is not None:
             self._hub.telemetry(worker.router_id, message)
+        if self._usage is not None and message.usage is not None:
+            self._usage.take(message.usage, worker.link.send_stored)
 
 
 def wanted_workers(config: ServerConfig) -> int:
