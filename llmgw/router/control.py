@@ -12,7 +12,7 @@ from typing import cast
 from llmgw.messages.frames import FrameError, FrameReader, encode_frame
 from llmgw.messages.routes import FromServer, Hello, RouterShare, RouteTable, StopRouter, UsageStored
 from llmgw.router.handing_over import hand_over
-from llmgw.router.limits import IDLE_NOTICE_S, TELEMETRY_S
+from llmgw.router.limits import IDLE_NOTICE_S, LAST_USAGE_S, TELEMETRY_S
 from llmgw.router.service import Service
 from llmgw.router.table_file import TableFile
 
@@ -71,6 +71,14 @@ class ControlServer:
         while True:
             await asyncio.sleep(TELEMETRY_S)
             self.send_telemetry()
+
+    async def deliver_usage(self) -> None:
+        """The router ends: have what is left of its usage acknowledged, while there is somebody."""
+        ledger = self._service.telemetry.usage
+        until = time.monotonic() + LAST_USAGE_S
+        while ledger.waiting and self._connection is not None and time.monotonic() < until:
+            self.send_telemetry()
+            await asyncio.sleep(0.05)
 
     def close(self) -> None:
         """The router ends: say a last word and hang up."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from llmgw.messages.routes import RouteEndpoint
 from llmgw.router.fields import Fields
-from llmgw.router.meters import Framing, Meter, StreamMeter, WholeMeter
-from llmgw.router.response_parser import ResponseHead
+from llmgw.router.meters import Meter, StreamMeter, WholeMeter
+from llmgw.router.response_parser import ResponseHead, ResponseParser
 from llmgw.router.stream_options import asking_for_usage, may_be_asked
 from llmgw.router.usage_figures import Tokens
 
@@ -39,12 +39,12 @@ class RequestUsage:
         self._takes_out = endpoint.ask_usage
         return asking_for_usage(body, self._options) if self._takes_out else body
 
-    def begin(self, head: ResponseHead, framing: Framing) -> Meter:
+    def begin(self, head: ResponseHead, parser: ResponseParser) -> Meter:
         """The answer's head has come: the meter that its body goes through. It may change `head`."""
         meter: Meter
         self._refused = head.status >= 400
         if head.get(b"content-type")[:17].lower() == b"text/event-stream":
-            meter = StreamMeter(head, framing, takes_out=self._takes_out)
+            meter = StreamMeter(head, parser, takes_out=self._takes_out)
         else:
             meter = WholeMeter(head)
         self._meter = meter
@@ -56,7 +56,7 @@ class RequestUsage:
         return self._meter is not None and self._meter.rechunks
 
     def give_up(self) -> bytes:
-        """The stream broke off: what was kept of an event that will never be whole, as the client is to get it."""
+        """The stream broke off: what was kept of an event that will never be whole, framed for the client."""
         return self._meter.give_up() if isinstance(self._meter, StreamMeter) else b""
 
     def tokens(self, *, broken: bool, reached: bool) -> Tokens:
@@ -73,14 +73,13 @@ class RequestUsage:
             found = meter.tokens
             if found is not None and (found.completion is not None or not meter.events):
                 return found
-            # A stream without usage: events but for the one that carries the role, and [DONE].
-            return self._estimate(found, meter.events - 2) if meter.events else NOTHING
+            return self._estimate(found, meter.events) if meter.events else NOTHING
         if meter is None:
             return self._estimate(None, 0) if reached else NOTHING
         found = meter.tokens
         if found is not None and meter.told_all:
             return found
-        return self._estimate(found, meter.events - 1)
+        return self._estimate(found, meter.events)
 
     def _estimate(self, found: Tokens | None, events: int) -> Tokens:
         prompt = found.prompt if found is not None else None
@@ -88,4 +87,5 @@ class RequestUsage:
             prompt = min(self._body_bytes // BYTES_PER_TOKEN, ESTIMATED_PROMPT_MAX)
         said = found.completion if found is not None else None
         cached = found.cached if found is not None else None
-        return Tokens(prompt, cached, max(said or 0, events, 0), True)
+        # The first event carries a role and no token.
+        return Tokens(prompt, cached, max(said or 0, events - 1, 0), True)

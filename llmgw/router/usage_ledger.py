@@ -33,10 +33,14 @@ class UsageLedger:
         self._rows_max = self._fold_above = rows_max
         self._batch_rows_max = batch_rows_max
         self._interval_s = interval_s
+        self._inherited: list[UsageBatch] = []
+        """What an earlier router left, under its own numbers; it goes first."""
         self._batch: UsageBatch | None = None
         self._number = 0
         self._sent = False
         self._made_at = -interval_s
+        self._waiting_since: float | None = None
+        """On a monotonic clock: since when something waits that nobody acknowledged."""
 
     def add(self, outcome: Outcome, wall_s: float) -> None:
         """Count a request that has ended at `wall_s` (seconds since 1970). One without a model is nobody's."""
@@ -59,11 +63,14 @@ class UsageLedger:
         """What is to be sent now, on a monotonic clock: the batch that nobody acknowledged, if it was not sent
         over this connection, else the next. None when there is nothing, or it is too soon."""
         if self._batch is None:
-            if not self._rows or now - self._made_at < self._interval_s:
+            if self._inherited:
+                self._batch = self._inherited.pop(0)
+            elif not self._rows or now - self._made_at < self._interval_s:
                 return None
-            self._made_at = now
-            self._number += 1
-            self._batch = UsageBatch(ledger=self.ledger, number=self._number, rows=self._take_rows())
+            else:
+                self._made_at = now
+                self._number += 1
+                self._batch = UsageBatch(ledger=self.ledger, number=self._number, rows=self._take_rows())
         elif self._sent:
             return None
         self._sent = True
@@ -78,11 +85,32 @@ class UsageLedger:
         batch = self._batch
         if batch is not None and (message.ledger, message.number) == (batch.ledger, batch.number):
             self._batch = None
+            self._waiting_since = None
 
     @property
     def waiting(self) -> bool:
         """True while something is not acknowledged."""
-        return self._batch is not None or bool(self._rows)
+        return self._batch is not None or bool(self._rows) or bool(self._inherited)
+
+    def inherit(self, batches: list[UsageBatch]) -> None:
+        """Send these first: an earlier router could not."""
+        self._inherited += batches
+
+    def untaken(self, now: float, after_s: float) -> list[UsageBatch]:
+        """Everything that waits, as the batches that it would be sent in; none until it has waited so long."""
+        if not self.waiting:
+            self._waiting_since = None
+            return []
+        if self._waiting_since is None:
+            self._waiting_since = now
+        if now - self._waiting_since < after_s:
+            return []
+        batches = [*([self._batch] if self._batch is not None else []), *self._inherited]
+        rows = [_row(where, row) for where, row in self._rows.items()]
+        for number, start in enumerate(range(0, len(rows), self._batch_rows_max), self._number + 1):
+            part = rows[start : start + self._batch_rows_max]
+            batches.append(UsageBatch(ledger=self.ledger, number=number, rows=part))
+        return batches
 
     def _take_rows(self) -> list[UsageRow]:
         rows = self._rows

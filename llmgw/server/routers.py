@@ -335,7 +335,7 @@ class Routers:
         if self._hub is not None and worker.router_id is not None:
             self._hub.telemetry(worker.router_id, message)
         if self._usage is not None and message.usage is not None:
-            self._usage.take(message.usage, worker.link.send_stored)
+            self._usage.take(message.usage, worker.link.send_stored, at_once=message.draining)
 
 
 def wanted_workers(config: ServerConfig) -> int:
