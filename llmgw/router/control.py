@@ -108,7 +108,10 @@ class ControlServer:
         elif isinstance(message, RouterShare):
             self._service.share(message.workers)
         elif isinstance(message, UsageStored):
-            self._service.telemetry.usage.stored(message)
+            usage = self._service.telemetry.usage
+            usage.stored(message)
+            if usage.waiting:
+                self.send_telemetry()  # what has waited for this need not wait for the next interval
         elif isinstance(message, RouteTable):
             if self._service.apply(message):
                 self._table_file.save(message)
