@@ -18,8 +18,8 @@ HEAD_BYTES = 4 * 1024
 TAIL_BYTES = 16 * 1024
 KEPT_BYTES_MAX = 64 * 1024
 
-# A blank line, in all three ways to end a line that a stream may use (the HTML standard, section 9.2.6). A CR at the
-# end of what has come may be half of one.
+# A blank line, in all three ways to end a line that a stream may use (the HTML standard, section 9.2.6). A CR at
+# the end of what has come may be half of one.
 _BLANK = re.compile(rb"(?:\r\n|\n|\r(?=[^\n])){2}")
 _CHUNK_FRAMING = re.compile(rb"\r\n[0-9a-fA-F]{1,15}[ \t]*(?:;[^\r\n]*)?\r\n")
 _NO_OBJECT = re.compile(rb"data: ?[^ {\r\n]")
@@ -98,8 +98,8 @@ class StreamMeter:
     )
 
     def __init__(self, head: ResponseHead, parser: ResponseParser, *, takes_out: bool) -> None:
-        """`parser` follows the answer's framing. `head` is changed where the client has to get another one than the
-        engine gave: a length."""
+        """`parser` follows the answer's framing. `head` is changed where the client has to get another one than
+        the engine gave: a length."""
         self._dechunker = Dechunker() if head.framing == CHUNKED else None
         if takes_out and head.framing == LENGTH:
             head.framing = CHUNKED

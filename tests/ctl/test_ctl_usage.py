@@ -23,7 +23,7 @@ def test_a_table_has_what_was_asked_for_and_a_total(
     done = ctl("usage", "--by", "hour,key,model", "--since", "2023-11-14", home=tmp_path, served=served)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    heads = "HOUR (UTC) KEY MODEL REQUESTS ERRORS PROMPT CACHED COMPLETION ESTIMATED".split()
+    heads = ["HOUR", "(UTC)", "KEY", "MODEL", "REQUESTS", "ERRORS", "PROMPT", "CACHED", "COMPLETION", "ESTIMATED"]
     assert lines[0].split() == heads
     assert lines[1].split() == ["2023-11-14", "23:00", "team-a", "m", "3", "0", "1000", "5", "0", "0"]
     assert lines[2].split()[2:4] == ["-", "=m"]

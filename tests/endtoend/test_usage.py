@@ -121,14 +121,19 @@ def test_a_router_that_ends_in_order_takes_nothing_along(running: Server) -> Non
 def test_usage_is_shown_by_what_is_asked_and_metrics_count_it(running: Server) -> None:
     clients = Clients(running.api)
     clients.whole(2)
-    until(lambda: sums(running) == clients.sums, 15)
+    until(lambda: sums(running) == clients.sums, 15, lambda: f"{sums(running)} {clients.sums}")
+    long = [{"role": "user", "content": "a long prompt that comes twice " * 20}]
+    cached = [chat(running.api, "m", messages=long).json()["usage"]["prompt_tokens_details"] for _ in range(2)]
+    assert cached == [{"cached_tokens": 0}, {"cached_tokens": 112}]
+    until(lambda: usage(running)["total"]["cached_tokens"] == 112, 15)
     table = running.ctl("usage", "--by", "day,model")
     assert "DAY (UTC)" in table
     rows = list(csv.DictReader(io.StringIO(running.ctl("usage", "--by", "hour,key,model", "-o", "csv"))))
-    assert [(row["key"], row["model"], row["requests"]) for row in rows] == [("", "m", "2")]
+    assert [(row["key"], row["model"], row["requests"]) for row in rows] == [("", "m", "4")]
     assert running.ctl("usage", "--model", "nobody").strip() == "nothing was used in that time"
     metrics = httpx.get(f"{running.admin}/metrics", headers=token(running), trust_env=False).text
-    assert f'llmgw_tokens_total{{kind="completion",model="m"}} {float(clients.completion)}' in metrics
+    assert 'llmgw_tokens_total{kind="cached",model="m"} 112.0' in metrics
+    assert f'llmgw_tokens_total{{kind="completion",model="m"}} {clients.completion + 6}.0' in metrics
 
 
 def token(running: Server) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -75,7 +76,7 @@ class Passing:
 
 def cut(wire: bytes, *places: int) -> list[bytes]:
     points = [0, *sorted(places), len(wire)]
-    return [wire[a:b] for a, b in zip(points, points[1:], strict=False) if a < b]
+    return [wire[a:b] for a, b in pairwise(points) if a < b]
 
 
 def test_the_extra_chunk_is_taken_out_wherever_the_answer_is_cut_in_two() -> None:

@@ -17,7 +17,8 @@ RECORDED = Path(os.environ.get("LLMGW_SHARED", Path(__file__).parents[3] / "shar
     [
         (b'"usage":{"prompt_tokens":12,"total_tokens":20,"completion_tokens":8}', Tokens(12, None, 8)),
         (
-            b'"usage" : { "prompt_tokens": 12, "completion_tokens": 8, "prompt_tokens_details": {"cached_tokens": 5} }',
+            b'"usage" : { "prompt_tokens": 12, "completion_tokens": 8, '
+            b'"prompt_tokens_details": {"cached_tokens": 5} }',
             Tokens(12, 5, 8),
         ),
         (

@@ -1,4 +1,4 @@
-"""Usage waits in the router, added up and bounded, until it is acknowledged; a file keeps it over a router's death."""
+"""Usage waits in the router, added up and bounded, until it is acknowledged; a file outlives the router."""
 
 from __future__ import annotations
 
