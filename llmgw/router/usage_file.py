@@ -51,7 +51,9 @@ class UsageFile:
         """Look for ever."""
         while True:
             await asyncio.sleep(LOOK_S)
-            await asyncio.to_thread(self._write_or_remove, self._ledger.untaken(time.monotonic(), UNTAKEN_S))
+            batches = self._ledger.untaken(time.monotonic(), UNTAKEN_S)
+            if batches or self._there:
+                await asyncio.to_thread(self._write_or_remove, batches)
 
     def close(self) -> None:
         """The router ends: what nobody took is for the next one of its name."""

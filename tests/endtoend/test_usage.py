@@ -118,6 +118,18 @@ def test_a_router_that_ends_in_order_takes_nothing_along(running: Server) -> Non
     until(lambda: sums(running) == clients.sums, 15, lambda: f"{sums(running)} {clients.sums}")
 
 
+def test_a_router_that_is_killed_takes_along_no_more_than_it_had_not_told(running: Server) -> None:
+    clients = Clients(running.api)
+    clients.whole(3)
+    until(lambda: sums(running) == clients.sums, 15, lambda: f"{sums(running)} {clients.sums}")
+    (router,) = running.routers()
+    os.kill(router.pid, signal.SIGKILL)
+    router.wait(20)
+    running.wait_serving()
+    clients.whole(2)
+    until(lambda: sums(running) == clients.sums, 15, lambda: f"{sums(running)} {clients.sums}")
+
+
 def test_usage_is_shown_by_what_is_asked_and_metrics_count_it(running: Server) -> None:
     clients = Clients(running.api)
     clients.whole(2)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -238,3 +240,33 @@ def test_an_answer_in_chunks_that_cut_its_usage_is_read() -> None:
         framed = chunk(body[:place]) + chunk(body[place:]) if place else chunk(body)
         meter = whole(framed, b"0\r\n\r\n", framing="chunked")
         assert meter.tokens == TOKENS, place
+
+
+RECORDED = Path(os.environ.get("LLMGW_SHARED", Path(__file__).parents[3] / "shared")) / "engines" / "http"
+
+
+@pytest.mark.skipif(not RECORDED.is_dir(), reason="the recordings are not here")
+@pytest.mark.parametrize(
+    ("file", "tokens", "taken_out"),
+    [
+        ("vllm/chat-stream-usage.txt", Tokens(12, None, 8), 1),
+        ("vllm/completions-stream.txt", Tokens(2, None, 4), 1),
+        ("sglang/chat-stream-usage.txt", Tokens(12, None, 8), 1),
+        ("sglang/completions-stream.txt", Tokens(2, None, 4), 1),
+        ("llamacpp/chat-stream-usage.txt", Tokens(25, 20, 8), 1),
+        ("llamacpp/completions-stream.txt", Tokens(2, 1, 4), 0),
+    ],
+)
+def test_recorded_streams_lose_their_extra_chunk_and_nothing_else(
+    file: str, tokens: Tokens, taken_out: int
+) -> None:
+    text = (RECORDED / file).read_bytes().replace(b"\r\n", b"\n").split(b"\n\n", 1)[1]
+    sent = [part + b"\n\n" for part in text.strip().split(b"\n\n")]
+    passing = Passing()
+    for part in [CHUNKED, *map(chunk, sent), b"0\r\n\r\n"]:
+        passing.give(part)
+    kept = [part for part in sent if b'"choices":[],' not in part]
+    assert passing.got == b"".join(map(chunk, kept)) + b"0\r\n\r\n"
+    assert len(sent) - len(kept) == taken_out
+    assert passing.meter is not None
+    assert passing.meter.tokens == tokens

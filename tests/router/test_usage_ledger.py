@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmgw.messages.routes import Outcome, UsageBatch, UsageStored
+from llmgw.router.table import RoutingTable
+from llmgw.router.telemetry import TelemetryLog
 from llmgw.router.usage_file import UsageFile
 from llmgw.router.usage_ledger import HOUR_S, UsageLedger
 
@@ -123,3 +125,14 @@ def test_a_file_that_cannot_be_read_is_left_out_with_a_sentence(tmp_path: Path, 
     UsageFile(path, usage).load()
     assert not usage.waiting
     assert f"{path} cannot be read" in caplog.text
+
+
+def test_outcomes_that_are_dropped_since_nobody_reads_are_counted_all_the_same() -> None:
+    telemetry = TelemetryLog(outcomes_max=2)
+    for status in (200, 200, 503, 200, 200):
+        telemetry.record(outcome(status=status))
+    telemetry.record(Outcome(model="", endpoint=None, status=404))
+    frame = telemetry.take(RoutingTable(idle_limit_s=1.0), 10.0)
+    assert (len(frame.outcomes), frame.dropped) == (2, 4)
+    assert frame.usage is not None
+    assert [(each.requests, each.errors, each.prompt_tokens) for each in frame.usage.rows] == [(5, 1, 50)]
