@@ -334,8 +334,11 @@ class Routers:
             self._look.set()
         if self._hub is not None and worker.router_id is not None:
             self._hub.telemetry(worker.router_id, message)
-        if self._usage is not None and message.usage is not None:
-            self._usage.take(message.usage, worker.link.send_stored, at_once=message.draining)
+        if self._usage is not None:
+            if message.usage is not None:
+                self._usage.take(message.usage, worker.link.send_stored)
+            if message.draining:
+                self._usage.write()  # it waits for that, to end
 
 
 def wanted_workers(config: ServerConfig) -> int:

@@ -54,13 +54,10 @@ class UsageBook:
         self._timer: asyncio.TimerHandle | None = None
         self._prune()
 
-    def take(self, batch: UsageBatch, acknowledge: Acknowledge, *, at_once: bool = False) -> None:
-        """A router said what requests took. `acknowledge` is called once that is on the disk; `at_once` is for a
-        router that waits for it."""
+    def take(self, batch: UsageBatch, acknowledge: Acknowledge) -> None:
+        """A router said what requests took. `acknowledge` is called once that is on the disk."""
         self._waiting[batch.ledger] = batch, acknowledge
-        if at_once:
-            self.write()
-        elif self._timer is None:
+        if self._timer is None:
             due = max(self._loop.time(), self._written_at + self._every_s)
             self._timer = self._loop.call_at(due, self.write)
 

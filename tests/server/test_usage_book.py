@@ -77,8 +77,10 @@ def test_nothing_is_acknowledged_before_it_is_on_the_disk_and_nothing_counts_twi
         disk, acked = Disk(), []
         usage = book(disk)
         disk.slow = True
-        usage.take(batch(1), acked.append, at_once=True)
-        usage.take(batch(1), acked.append, at_once=True)  # over a new connection
+        usage.take(batch(1), acked.append)
+        usage.write()
+        usage.take(batch(1), acked.append)  # over a new connection
+        usage.write()
         assert (acked, usage.tokens) == ([], {})
         disk.commit()
         assert acked == [UsageStored(ledger="one", number=1)] * 2
@@ -92,7 +94,8 @@ def test_tokens_of_models_that_are_in_no_catalog_are_counted_together() -> None:
         disk = Disk()
         usage = book(disk)
         for number, name in enumerate(("m", "gone", "gone-too"), 1):
-            usage.take(batch(number, model=name), lambda stored: None, at_once=True)
+            usage.take(batch(number, model=name), lambda stored: None)
+            usage.write()
         assert {name: tally.prompt for name, tally in usage.tokens.items()} == {"m": 10, OTHER: 20}
 
     asyncio.run(main())
