@@ -138,6 +138,9 @@ class StaticEndpoint(Model):
     """Requests that are outstanding there at a time, as a profile's. Default: no limit."""
     weight: float = Field(1.0, ge=0, le=1000, allow_inf_nan=False)
     """Its share of the model's requests, as a profile's: 0 stands by for when nothing else can take them."""
+    ask_usage: bool = True
+    """Ask for the tokens of streams (`stream_options`) where the client does not. `false` for a server that
+    refuses it; what its streams take is then estimated."""
 
     @field_validator("url")
     @classmethod

@@ -144,6 +144,13 @@ class FabricWatching(Model):
     """Between two maps of a fabric (`ibnetdiscover`)."""
 
 
+class UsageSettings(Model):
+    """What is kept of how many tokens requests took."""
+
+    keep: Duration = Field(400 * 86_400.0, ge=86_400)
+    """How long sums by key, model and hour are kept."""
+
+
 class ServerConfig(Model):
     """The control plane and the gateway."""
 
@@ -165,6 +172,8 @@ class ServerConfig(Model):
     """The data plane."""
     fabrics: FabricWatching = FabricWatching()
     """How often InfiniBand fabrics are asked about themselves."""
+    usage: UsageSettings = UsageSettings()
+    """What is kept of how many tokens requests took."""
     models: list[CatalogModel] = Field(default_factory=list, max_length=1000)
     """The catalog that an empty store begins with."""
 

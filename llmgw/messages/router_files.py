@@ -32,6 +32,11 @@ class RouterFiles:
         return self.state / f"{self.name}.sock"
 
     @property
+    def usage(self) -> Path:
+        """What requests took, while no control process takes it."""
+        return self.state / f"{self.name}.usage"
+
+    @property
     def table(self) -> Path:
         """The same for all workers: each replaces it as a whole."""
         return self.state / ROUTER_TABLE

@@ -38,7 +38,8 @@ class RouteEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     the client's stead. `upstream_model`, when set, replaces the model name in the body (static endpoints that
     know the model by another name). `concurrency` is how many requests all routers together may have outstanding
     there at a time; None sets no limit. `weight` is the share of requests that it gets against the model's other
-    endpoints; 0: none while another can take them.
+    endpoints; 0: none while another can take them. `ask_usage`: its streams are asked for their usage where the
+    client did not ask.
     """
 
     id: str
@@ -51,6 +52,7 @@ class RouteEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     upstream_model: str | None = None
     concurrency: int | None = None
     weight: float = 1.0
+    ask_usage: bool = True
 
     def __repr__(self) -> str:
         return shown_without(self, "api_key")
@@ -160,6 +162,33 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     queued_s: float = 0.0
 
 
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What ended within an hour for a key and a model: `hour_s` is its start in seconds since 1970.
+
+    `errors` are answers of 400 and above (a client that left is none), `prompt_tokens` include the cached ones,
+    and `estimated` are requests whose tokens no engine told.
+    """
+
+    hour_s: int
+    key: str
+    model: str
+    requests: int = 0
+    errors: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    estimated: int = 0
+
+
+class UsageBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a router's usage, sent until it is acknowledged by its number. `ledger` is the router's count
+    since its start; numbers begin at 1, and the same number always means the same rows."""
+
+    ledger: str
+    number: int
+    rows: list[UsageRow]
+
+
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     """Sent every half second, and at once when a table was applied or an endpoint became idle.
 
@@ -169,7 +198,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     outcomes that were thrown away, oldest first, because nobody read. `breakers` holds the state (`open`,
     `half_open`) of each endpoint whose breaker is not closed. `draining` is as in `Hello`. `queued` counts the
     requests that wait for an endpoint to have room, by model. `share` is the number of the last `RouterShare` of
-    this connection, which held when `in_flight` was counted.
+    this connection, which held when `in_flight` was counted. `usage` is the oldest that is not acknowledged yet,
+    once on each connection; unlike outcomes it is kept for as long as nobody reads.
     """
 
     acked: TableVersion | None = None
@@ -182,6 +212,7 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     draining: bool = False
     queued: dict[str, int] = {}
     share: int = 0
+    usage: UsageBatch | None = None
 
 
 class KeyShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,7 +262,14 @@ class StopRouter(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     drain_s: float = 0.0
 
 
-FromServer = RouteTable | RouterShare | EndpointFigures | StopRouter
+class UsageStored(msgspec.Struct, frozen=True, kw_only=True, tag="usage_stored"):
+    """The batch is on the server's disk; the router forgets it and sends the next."""
+
+    ledger: str
+    number: int
+
+
+FromServer = RouteTable | RouterShare | EndpointFigures | StopRouter | UsageStored
 FromRouter = Hello | Telemetry
 
 ErrorType = Literal[

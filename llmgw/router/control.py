@@ -10,9 +10,17 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from llmgw.messages.frames import FrameError, FrameReader, encode_frame
-from llmgw.messages.routes import EndpointFigures, FromServer, Hello, RouterShare, RouteTable, StopRouter
+from llmgw.messages.routes import (
+    EndpointFigures,
+    FromServer,
+    Hello,
+    RouterShare,
+    RouteTable,
+    StopRouter,
+    UsageStored,
+)
 from llmgw.router.handing_over import hand_over
-from llmgw.router.limits import IDLE_NOTICE_S, TELEMETRY_S
+from llmgw.router.limits import IDLE_NOTICE_S, LAST_USAGE_S, TELEMETRY_S
 from llmgw.router.service import Service
 from llmgw.router.table_file import TableFile
 
@@ -72,6 +80,14 @@ class ControlServer:
             await asyncio.sleep(TELEMETRY_S)
             self.send_telemetry()
 
+    async def deliver_usage(self) -> None:
+        """The router ends: have what is left of its usage acknowledged, while there is somebody."""
+        ledger = self._service.telemetry.usage
+        until = time.monotonic() + LAST_USAGE_S
+        while ledger.waiting and self._connection is not None and time.monotonic() < until:
+            self.send_telemetry()
+            await asyncio.sleep(0.05)
+
     def close(self) -> None:
         """The router ends: say a last word and hang up."""
         self.send_telemetry()
@@ -86,6 +102,7 @@ class ControlServer:
             self._connection.close()
         self._connection = connection
         self._service.telemetry.share = 0  # this one has sent none yet
+        self._service.telemetry.usage.connected()
         connection.greet(encode_frame(self._hello()), self._listeners())
 
     def disconnected(self, connection: ControlConnection) -> None:
@@ -101,6 +118,11 @@ class ControlServer:
             self._service.share(message)
         elif isinstance(message, EndpointFigures):
             self._service.table.take_figures(message, time.monotonic())
+        elif isinstance(message, UsageStored):
+            usage = self._service.telemetry.usage
+            usage.stored(message)
+            if usage.waiting:
+                self.send_telemetry()  # what has waited for this need not wait for the next interval
         elif isinstance(message, RouteTable):
             if self._service.apply(message):
                 self._table_file.save(message)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import math
 import random
+from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from llmgw.router.response_parser import CHUNKED, UNTIL_CLOSE, ResponseHead
 from llmgw.router.table import Model
 from llmgw.router.tries import Tries
 from llmgw.router.upstream import UpstreamConnection, dial, take_idle
+from llmgw.router.usage import RequestUsage
 
 if TYPE_CHECKING:
     from llmgw.router.anthropic.dialect import MessagesDialect
@@ -66,6 +68,7 @@ class Exchange:
         "_failure",
         "_head",
         "_heard_at",
+        "_meter",
         "_model",
         "_over",
         "_pinged",
@@ -78,6 +81,7 @@ class Exchange:
         "_stream",
         "_target",
         "_tries",
+        "_usage",
         "_waiter",
         "first_byte_at",
     )
@@ -89,6 +93,7 @@ class Exchange:
         request: Request,
         model: Model,
         stream: bool,
+        usage: RequestUsage,
         point: int | None = None,
         caller: Caller = ANYBODY,
     ) -> None:
@@ -102,6 +107,7 @@ class Exchange:
         self._request = request
         self._model = model
         self._stream = stream
+        self._usage = usage
         self._caller = caller
         self._tries = Tries(model, random.random, point)
         self._body = request.body
@@ -124,6 +130,8 @@ class Exchange:
         self._head: ResponseHead | None = None
         self._rewriting: Rewriting | None = None
         """What stands between the engine's answer and the client; None where the bytes go on as they come."""
+        self._meter: Callable[[bytes, bool], bytes]
+        """What every byte of the answer's body goes through, once there is an answer."""
         self._over = False
         self._started_at = monotonic()
         self._ends_at = self._started_at + model.route.request_timeout_s
@@ -222,6 +230,8 @@ class Exchange:
         request, body, route = self._request, self._body, endpoint.route
         if route.upstream_model is not None:
             body = replace_model(body, request.content_type, route.upstream_model)
+        if self._usage.asks:
+            body = self._usage.asking(body, route)
         head = b"POST %b%b HTTP/1.1\r\n%b%bcontent-length: %d\r\n\r\n" % (
             endpoint.base_path,
             self._target,
@@ -327,15 +337,15 @@ class Exchange:
             self._service.telemetry.alive.add(endpoint.id)
         transport = self._client.transport
         self._heard_at = monotonic()
-        if not self.first_byte_at:
+        begins = not self.first_byte_at
+        if begins:
             self._first_byte()
-            if self._rewriting is None:
-                transport.write(self._answer_head() + data)
-            elif not self._rewrite(self._rewriting, data, done):
-                return
-        elif self._rewriting is not None:
+        data = self._meter(data, done)
+        if self._rewriting is not None:
             if not self._rewrite(self._rewriting, data, done):
                 return
+        elif begins:
+            transport.write(self._answer_head() + data)
         elif data:
             transport.write(data)
         if done:
@@ -379,6 +389,8 @@ class Exchange:
         assert endpoint is not None
         if self._pinged:
             self._service.pings.remove(self)
+        assert self._connection is not None
+        self._meter = self._usage.begin(head, self._connection.parser).feed
         now = self.first_byte_at = self._heard_at
         self._judge(endpoint, head.status, now)
         client.deadline = min(now + self._model.route.chunk_timeout_s, self._ends_at)
@@ -444,16 +456,21 @@ class Exchange:
             self._leave_endpoint()
             self._answer(engine_failed(self._model.name, what))
             return
+        chunk_left, held = 0, b""
+        if self._usage.rechunks:
+            held = self._usage.give_up()
+            held = rewriting.feed(held, False) if rewriting is not None and held else held
+        elif connection is not None:
+            chunk_left = connection.parser.chunk_left
         error = stream_broke(self._model.name, what)
         if rewriting is not None:
             ending = rewriting.broken(error, self._event(error))
         else:
-            chunk_left = connection.parser.chunk_left if connection is not None else 0
             ending = broken_ending(head, self._event(error), chunk_left)
         if ending is None:
             self._finish(502, error=what, cut=True)
             return
-        client.transport.write(ending)
+        client.transport.write(held + ending)
         self._finish(502, error=what, close=True)
 
     def _event(self, error: ApiError) -> bytes:
@@ -578,6 +595,7 @@ class Exchange:
             self._model.admission.leave(waiter, now)
         if self._pinged:
             self._service.pings.remove(self)
+        tokens = self._usage.tokens(broken=error is not None, reached=endpoint is not None and self._sent)
         self._service.telemetry.record(
             Outcome(
                 model=self._model.name,
@@ -591,6 +609,10 @@ class Exchange:
                 retry_refused=self._tries.refused and status >= 500,
                 key=self._caller.id,
                 queued_s=waiter.waited_s if waiter is not None else 0.0,
+                prompt_tokens=tokens.prompt,
+                cached_tokens=tokens.cached,
+                completion_tokens=tokens.completion,
+                estimated=tokens.estimated,
             )
         )
-        self._caller.ended(0)
+        self._caller.ended(tokens.total)

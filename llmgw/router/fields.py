@@ -32,6 +32,7 @@ class Fields(msgspec.Struct):
     messages: msgspec.Raw = _ABSENT
     prompt: msgspec.Raw = _ABSENT
     input: msgspec.Raw = _ABSENT
+    stream_options: msgspec.Raw = _ABSENT
 
 
 _decode = msgspec.json.Decoder(Fields).decode

@@ -32,6 +32,13 @@ TELEMETRY_S = 0.5
 # Idle notices for endpoints that are still routed to are worth less than their cost at full load.
 IDLE_NOTICE_S = 0.1
 OUTCOMES_MAX = 4096
+# A batch of usage at most this often: the server writes each to its disk.
+USAGE_S = 0.4
+# A router that ends waits so long for the last of it to be acknowledged; what was not then stays in a file.
+LAST_USAGE_S = 5.0
+USAGE_ROWS_MAX = 5_000
+# While nobody takes it: beyond so many rows hours are put together; what is left is bounded by keys times models.
+LEDGER_ROWS_MAX = 50_000
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,6 +36,7 @@ from llmgw.router.control_socket import ControlSocket
 from llmgw.router.limits import Limits
 from llmgw.router.service import Service
 from llmgw.router.table_file import TableFile
+from llmgw.router.usage_file import UsageFile
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,8 @@ async def _serve(options: RouterOptions, listeners: list[socket.socket], control
     table = table_file.load()
     if table is not None:
         service.apply(table)
+    usage_file = UsageFile(options.files.usage, service.telemetry.usage)
+    usage_file.load()
     router_id = uuid.uuid4().hex
     listen = bound_address(listeners[0])
     stopped: asyncio.Future[float] = loop.create_future()
@@ -121,6 +124,7 @@ async def _serve(options: RouterOptions, listeners: list[socket.socket], control
     await control_socket.serve(control.accept)
     background = [loop.create_task(service.sweep()), loop.create_task(control.run())]
     background.append(loop.create_task(control_socket.keep(control.accept)))
+    background.append(loop.create_task(usage_file.keep()))
     # What is alive now stays: collections need not look at it again.
     gc.collect()
     gc.freeze()
@@ -132,10 +136,12 @@ async def _serve(options: RouterOptions, listeners: list[socket.socket], control
     service.draining = True
     control.notify(True)
     await service.drain(drain_s)
+    await control.deliver_usage()
     control.close()
     control_socket.stop()
     for task in background:
         task.cancel()
+    usage_file.close()
     await table_file.flush()
     log.info("stopped")
 

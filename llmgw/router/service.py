@@ -22,6 +22,7 @@ from llmgw.router.request_reader import BodyBudget
 from llmgw.router.table import RoutingTable
 from llmgw.router.telemetry import TelemetryLog
 from llmgw.router.upstream import close_idle
+from llmgw.router.usage import RequestUsage
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,8 @@ class Service:
                     messages=bytes(fields.messages),
                     prompt=bytes(fields.prompt) or bytes(fields.input),
                 )
-            return Exchange(self, client, request, model, bool(fields.stream), point)
+            usage = RequestUsage(request.path, fields, len(request.body))
+            return Exchange(self, client, request, model, bool(fields.stream), usage, point)
         except ApiError as error:
             self.record_refusal(error)
             raise

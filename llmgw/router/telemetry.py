@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 
 from llmgw.messages.routes import Outcome, Telemetry
 from llmgw.router.limits import OUTCOMES_MAX
 from llmgw.router.table import RoutingTable
+from llmgw.router.usage_ledger import UsageLedger
 
 
 class TelemetryLog:
@@ -15,6 +17,8 @@ class TelemetryLog:
     def __init__(self, *, outcomes_max: int = OUTCOMES_MAX) -> None:
         self.alive: set[str] = set()
         """Endpoint ids that gave body bytes; written on the hot path."""
+        self.usage = UsageLedger()
+        """What requests took, kept until it is acknowledged."""
         self._refused: set[str] = set()
         self._outcomes: deque[Outcome] = deque(maxlen=outcomes_max)
         self._dropped = 0
@@ -27,6 +31,8 @@ class TelemetryLog:
         if len(outcomes) == outcomes.maxlen:
             self._dropped += 1
         outcomes.append(outcome)
+        if outcome.model:
+            self.usage.add(outcome, time.time())
 
     def refused(self, endpoint_id: str) -> None:
         """A connection to this endpoint could not be made."""
@@ -45,6 +51,7 @@ class TelemetryLog:
             draining=draining,
             queued=table.queued(),
             share=self.share,
+            usage=self.usage.take(now),
         )
         self.alive.clear()
         self._refused.clear()

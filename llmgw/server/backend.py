@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
@@ -46,6 +46,8 @@ from llmgw.server.router_worker import RouterView
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.interface import StoreInterface
 from llmgw.server.store.tokens import hash_secret, matching_token, token_name_problem
+from llmgw.server.usage_book import TokenTally
+from llmgw.server.usage_known import UsageKnown
 from llmgw.server.views import (
     explain_view,
     model_views,
@@ -85,6 +87,7 @@ class Backend:
         loop_pause: Callable[[], LoopPause] = LoopPause,
         require_fabric_test_s: float | None = None,
         router_views: Callable[[], list[RouterView]] = list,
+        tokens: Callable[[], Mapping[str, TokenTally]] = dict,
     ) -> None:
         self._hub = hub
         self._store = store
@@ -94,10 +97,11 @@ class Backend:
         self.fabric_tests = FabricTests(hub, store, require_s=require_fabric_test_s)
         self.fabrics = FabricsKnown(hub, store)
         self.drawings = Drawings(hub, self.fabrics.known)
+        self.usage = UsageKnown(store)
         self._started_at = started_at
         self._routers = routers
         self._problems = problems
-        self._metrics = Metrics(Source(hub, certificates, self._findings, loop_pause, router_views))
+        self._metrics = Metrics(Source(hub, certificates, self._findings, loop_pause, router_views, tokens))
 
     # Reading.
 

@@ -67,6 +67,7 @@ def static_endpoints(catalog: Catalog, beside: Path | None) -> dict[str, list[Ro
                     upstream_model=endpoint.model,
                     concurrency=endpoint.concurrency,
                     weight=endpoint.weight,
+                    ask_usage=endpoint.ask_usage,
                 )
             )
     return found

@@ -47,6 +47,7 @@ from llmgw.server.routers import Routers
 from llmgw.server.seams import Clock
 from llmgw.server.store.records import Revocation
 from llmgw.server.store.store import Store
+from llmgw.server.usage_book import UsageBook
 
 log = structlog.get_logger("server")
 
@@ -73,9 +74,10 @@ class _ControlProcess:
     async def run(self) -> None:
         state = Path(self._config.state)
         store = await Store.open(state, time.time())
-        routers = Routers(self._config)
+        usage = UsageBook(store.usage, keep_s=self._config.usage.keep, wall=time.time)
+        routers = Routers(self._config, usage)
         try:
-            await self._serve(store, routers, state)
+            await self._serve(store, routers, usage, state)
         finally:
             for server in self._servers:
                 await server.stop(STOP_GRACE_S)
@@ -83,9 +85,10 @@ class _ControlProcess:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await routers.stop(self._config.router.drain_grace)
+            usage.write()
             await store.close()
 
-    async def _serve(self, store: Store, routers: Routers, state: Path) -> None:
+    async def _serve(self, store: Store, routers: Routers, usage: UsageBook, state: Path) -> None:
         config = self._config
         routers.claim()
         revision, catalog, differs = await ruling_catalog(store, config.catalog, time.time())
@@ -104,6 +107,7 @@ class _ControlProcess:
             known_lives=known_lives(store),
             roll_back=self._stopped_rollouts.put_nowait,
         )
+        usage.known = lambda: {model.name for model in hub.catalog.models}
         hub.start_settling()
         self._tasks.append(asyncio.create_task(decide(hub), name="decide"))
         store.record("server", "server", "started", time.time(), reason=f"llmgw {llmgw.__version__}")
@@ -118,6 +122,7 @@ class _ControlProcess:
             started_at=time.time(),
             routers=routers.names,
             router_views=routers.views,
+            tokens=lambda: usage.tokens,
             problems=lambda: [*routers.findings(), *self._certificate_findings()],
             certificates=self._certificate_ends,
             loop_pause=watch.longest,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -26,6 +26,7 @@ from llmgw.server.loop_watch import LoopPause
 from llmgw.server.request_tally import OTHER, Histogram
 from llmgw.server.router_metrics import router_metrics
 from llmgw.server.router_worker import RouterView
+from llmgw.server.usage_book import TokenTally
 
 LABEL_CHARS_MAX = 128
 CHECKS_MAX = 200
@@ -41,6 +42,7 @@ class Source:
     findings: Callable[[], list[Finding]]
     loop_pause: Callable[[], LoopPause] = LoopPause
     routers: Callable[[], list[RouterView]] = list
+    tokens: Callable[[], Mapping[str, TokenTally]] = dict
 
 
 class Metrics(Collector):
@@ -228,6 +230,19 @@ def _requests(source: Source) -> Iterator[Metric]:
     )
 
 
+def _tokens(source: Source) -> Iterator[Metric]:
+    family = CounterMetricFamily(
+        "llmgw_tokens",
+        "Tokens of requests: of their prompts, of these the ones from a cache, and of their answers",
+        labels=["model", "kind"],
+    )
+    for name, tally in sorted(source.tokens().items()):
+        family.add_metric([name, "prompt"], tally.prompt)
+        family.add_metric([name, "cached"], tally.cached)
+        family.add_metric([name, "completion"], tally.completion)
+    yield family
+
+
 def _breakers(source: Source) -> Iterator[Metric]:
     table = source.hub.table
     seen: dict[str, set[str]] = {}
@@ -288,6 +303,7 @@ FAMILIES: tuple[Callable[[Source], Iterator[Metric]], ...] = (
     _figures,
     _certificates,
     _requests,
+    _tokens,
     _breakers,
     _queues,
     _routers,

@@ -22,6 +22,7 @@ from llmgw.messages.routes import (
     RouteTable,
     StopRouter,
     Telemetry,
+    UsageStored,
 )
 from llmgw.messages.socket_paths import short_path
 
@@ -96,6 +97,11 @@ class RouterLink:
         """Have the router finish what runs and exit. Nothing happens while it is not connected."""
         if self.connected:
             self._enqueue(StopRouter(drain_s=drain_s))
+
+    def send_stored(self, message: UsageStored) -> None:
+        """Tell the router that a batch of its usage is on the disk. One that is not connected asks again."""
+        if self.connected:
+            self._enqueue(message)
 
     async def run(self) -> None:
         """Stay connected until cancelled, whatever the router does."""

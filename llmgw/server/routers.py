@@ -23,6 +23,7 @@ from llmgw.server.router_process import start_router
 from llmgw.server.router_shares import RouterShares
 from llmgw.server.router_slots import free_name, living
 from llmgw.server.router_worker import RouterView, Worker
+from llmgw.server.usage_book import UsageBook
 
 log = structlog.get_logger("routers")
 
@@ -45,7 +46,9 @@ class RouterError(SentenceError):
 class Routers:
     """All router processes of this server's state folder; what they say goes to the hub."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, usage: UsageBook | None = None) -> None:
+        """`usage` gets what they say that requests took."""
+        self._usage = usage
         self._config = config
         self._state = Path(config.state)
         self._wanted = wanted_workers(config)
@@ -343,6 +346,11 @@ class Routers:
         self._shares.heard(worker.name, message)
         if self._hub is not None and worker.router_id is not None:
             self._hub.telemetry(worker.router_id, message)
+        if self._usage is not None:
+            if message.usage is not None:
+                self._usage.take(message.usage, worker.link.send_stored)
+            if message.draining:
+                self._usage.write()  # it waits for that, to end
 
     def _send_shares(self) -> None:
         for name, share in self._shares.due().items():

@@ -9,6 +9,7 @@ from typing import Any
 from llmgw.sim.engine_core import PLAIN_TICK_S, STREAM_TICK_S, Core, Job
 from llmgw.sim.engine_faults import FaultError
 from llmgw.sim.engine_http import Exchange
+from llmgw.sim.engine_prefixes import PrefixCache
 from llmgw.sim.engine_requests import ApiError, Generation
 from llmgw.sim.engine_text import Answer, call_tool, say
 
@@ -22,6 +23,7 @@ class GenerationRunner:
         self._core = core
         self._speaker = speaker
         self._answer_tokens = answer_tokens
+        self._prefixes = PrefixCache()
 
     async def run(self, exchange: Exchange, generation: Generation) -> dict[str, Any] | None:
         """Stream to the client and return None, or return the body of a whole answer.
@@ -29,6 +31,7 @@ class GenerationRunner:
         Raises FaultError while nothing has been sent.
         """
         answers = self._answers(generation)
+        generation.cached_tokens = sum(map(self._prefixes.take, generation.contexts))
         job = self._core.accept(
             Job(
                 prompt_tokens=generation.prompt_tokens,
@@ -172,9 +175,15 @@ def _whole(generation: Generation, answers: list[Answer], job: Job) -> dict[str,
     }
 
 
-def _usage(generation: Generation, job: Job) -> dict[str, int]:
+def _usage(generation: Generation, job: Job) -> dict[str, Any]:
+    """As vLLM says it with `--enable-prompt-tokens-details`."""
     prompt, completion = generation.prompt_tokens, job.completion_tokens
-    return {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
+    return {
+        "prompt_tokens": prompt,
+        "total_tokens": prompt + completion,
+        "completion_tokens": completion,
+        "prompt_tokens_details": {"cached_tokens": generation.cached_tokens},
+    }
 
 
 async def _nothing(given: int) -> None:

@@ -100,6 +100,9 @@ class Generation:
     prompts: list[str]
     prompt_tokens: int
     max_tokens: int
+    contexts: list[str] = field(default_factory=list)
+    """Everything that each prompt consists of, as a prefix cache sees it."""
+    cached_tokens: int = 0
     n: int = 1
     stop: list[str] = field(default_factory=list)
     ignore_eos: bool = False
@@ -111,25 +114,32 @@ class Generation:
 
 def read_chat(fields: Fields, model: str, max_model_len: int) -> Generation:
     """Read the body of `/v1/chat/completions`. Raises ApiError."""
-    tokens, prompt = chat_tokens(fields)
+    tokens, prompt, context = chat_tokens(fields)
     limit = fields.integer("max_completion_tokens", 1, max_model_len)
     limit = limit or fields.integer("max_tokens", 1, max_model_len)
-    return _read(fields, model, max_model_len, [prompt], tokens, limit, chat=True)
+    generation = _read(fields, model, max_model_len, [prompt], tokens, limit, chat=True)
+    generation.contexts = [context]
+    return generation
 
 
-def chat_tokens(fields: Fields) -> tuple[int, str]:
-    """How many tokens a chat template makes of `messages`, and what the user said last. Raises ApiError."""
+def chat_tokens(fields: Fields) -> tuple[int, str, str]:
+    """How many tokens a chat template makes of `messages`, what the user said last, and all that was said.
+
+    Raises ApiError.
+    """
     messages = fields.values.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
         raise ApiError(400, "messages must be a list of at least one message.", param="messages")
     tokens = 0
     prompt = ""
+    texts = []
     for message in messages:
         text, media_tokens = message_text(message)
+        texts.append(text)
         tokens += count_tokens(text) + media_tokens + TEMPLATE_TOKENS
         if message.get("role") == "user":
             prompt = text
-    return tokens, prompt
+    return tokens, prompt, " ".join(texts)
 
 
 def read_completion(fields: Fields, model: str, max_model_len: int) -> Generation:
@@ -184,6 +194,7 @@ def _read(
         id=("chatcmpl-" if chat else "cmpl-") + (fields.request_id or secrets.token_hex(8)),
         model=model,
         prompts=prompts,
+        contexts=prompts,
         prompt_tokens=tokens,
         max_tokens=min(limit or room, room),
         n=fields.integer("n", 1, CHOICES_MAX) or 1,

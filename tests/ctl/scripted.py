@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from llmgw.config.load import catalog_of
@@ -50,6 +50,7 @@ from llmgw.messages.admin_fabrics import (
 from llmgw.messages.agent import FabricOffer, Gpu, Port, Progress
 from llmgw.messages.findings import Finding
 from llmgw.messages.topology import FabricSummary, TopologyView
+from llmgw.messages.usage_views import UsageEntry, UsageView
 from llmgw.server.admin.app import create_admin_app
 from llmgw.server.admin.auth import Attempts
 from llmgw.server.admin.backend import AdminDrawings, AdminError
@@ -283,6 +284,33 @@ class ScriptedDrawings:
         raise AdminError(404, "unknown-fabric", f"there is no fabric {name!r}")
 
 
+class ScriptedUsage:
+    """Two models' sums, whatever is asked."""
+
+    def __init__(self, asked: list[tuple[Any, ...]]) -> None:
+        self._asked = asked
+        self.empty = False
+
+    async def view(
+        self, *, from_s: int, to_s: int, key: str | None, model: str | None, by: Collection[str]
+    ) -> UsageView:
+        self._asked.append(("usage", from_s, to_s, key, model, list(by)))
+        entries = [
+            UsageEntry(
+                at=1_700_002_800, key="team-a", model="m", requests=3, prompt_tokens=1000, cached_tokens=5
+            ),
+            UsageEntry(
+                at=1_700_002_800, key="", model="=m", requests=2, errors=1, completion_tokens=7, estimated=1
+            ),
+        ]
+        total = UsageEntry(
+            requests=5, errors=1, prompt_tokens=1000, cached_tokens=5, completion_tokens=7, estimated=1
+        )
+        if self.empty:
+            entries, total = [], UsageEntry()
+        return UsageView(from_s=from_s, to_s=to_s, by=list(by), entries=entries, total=total)
+
+
 class ScriptedBackend:
     """Answers from lists that a test fills, and keeps what it was asked to do in `asked`."""
 
@@ -371,6 +399,7 @@ class ScriptedBackend:
         self.weights = ScriptedWeights(self.asked)
         self.fabrics = ScriptedFabrics(self.asked)
         self.drawings: AdminDrawings = ScriptedDrawings()
+        self.usage = ScriptedUsage(self.asked)
         self.log_text = "one\ntwo\nthree\n"
         self.log_over = True
 

@@ -58,6 +58,24 @@ def test_a_stream_is_the_same_answer_in_pieces_role_first(client: openai.OpenAI)
     assert chunks[-1].usage.completion_tokens == 16
 
 
+def test_a_prompt_that_begins_as_an_earlier_one_is_found_in_the_cache_in_whole_blocks(
+    client: openai.OpenAI,
+) -> None:
+    def cached(content: str, model: str = "tiny") -> int | None:
+        answer = client.chat.completions.create(
+            model=model, messages=[{"role": "user", "content": content}], max_tokens=1
+        )
+        assert answer.usage is not None
+        assert answer.usage.prompt_tokens_details is not None
+        return answer.usage.prompt_tokens_details.cached_tokens
+
+    shared = " ".join(f"shared{number}" for number in range(40))
+    assert cached(shared) == 0
+    assert cached(shared + " and more") == 32
+    assert cached("other " + shared) == 0
+    assert cached(" ".join(shared.split()[:32])) == 16, "the last token is always computed"
+
+
 def test_usage_is_streamed_only_to_those_who_asked(client: openai.OpenAI) -> None:
     chunks = list(client.chat.completions.create(model="tiny", messages=SAY, max_tokens=4, stream=True))
     assert all(chunk.choices and chunk.usage is None for chunk in chunks)

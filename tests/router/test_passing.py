@@ -50,7 +50,8 @@ def test_an_event_stream_passes_byte_for_byte_wherever_it_is_split(play) -> None
 
         async def one(size: int) -> None:
             client = await fleet.client()
-            client.send(post(b'{"model":"m","stream":true,"size":%d}' % size, headers=b"connection: close\r\n"))
+            body = b'{"model":"m","stream":true,"size":%d}' % size
+            client.send(post(body, "/v1/messages", headers=b"connection: close\r\n"))
             status, headers = await client.head()
             assert status == 200
             assert headers["x-accel-buffering"] == "no"

@@ -129,6 +129,7 @@ def test_an_empty_server_has_every_family_and_keeps_to_the_rules() -> None:
         "llmgw_endpoint_breakers",
         "llmgw_queue_requests",
         "llmgw_queue_wait_seconds",
+        "llmgw_tokens",
         "llmgw_request_first_byte_seconds",
         "llmgw_request_seconds",
         "llmgw_router_outcomes_dropped",

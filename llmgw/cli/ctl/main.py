@@ -19,6 +19,7 @@ from llmgw.cli.ctl import (
     replicas,
     status,
     tokens,
+    usage,
 )
 from llmgw.cli.ctl.options import group_options
 
@@ -32,7 +33,7 @@ app = typer.Typer(
 app.callback()(group_options)
 
 # In the order of a day's work.
-for group in (status, nodes, replicas, fabrics, fabric_test, models, catalog, history, logs, engine_check):
+for group in (status, nodes, replicas, fabrics, fabric_test, models, catalog, history, usage, logs, engine_check):
     app.add_typer(group.app)
 app.add_typer(catalog.catalog_app, name="catalog")
 app.add_typer(nodes.node_app, name="node")

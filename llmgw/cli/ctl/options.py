@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from llmgw.cli.ctl.client import AdminClient
 
 _META = "llmgw.ctl.wanted"
-_PANEL = "Server and output"
+PANEL = "Server and output"
 
 SERVER = Annotated[
     str | None,
@@ -28,7 +28,7 @@ SERVER = Annotated[
         "--server",
         metavar="URL",
         help="The admin API's address. Default: LLMGW_CTL_SERVER, else the server on this host.",
-        rich_help_panel=_PANEL,
+        rich_help_panel=PANEL,
     ),
 ]
 TOKEN_FILE = Annotated[
@@ -37,7 +37,7 @@ TOKEN_FILE = Annotated[
         "--token-file",
         metavar="FILE",
         help="A file with the admin token. Default: LLMGW_CTL_TOKEN, else that of the server on this host.",
-        rich_help_panel=_PANEL,
+        rich_help_panel=PANEL,
     ),
 ]
 TOKEN = Annotated[
@@ -46,7 +46,7 @@ TOKEN = Annotated[
         "--token",
         metavar="TOKEN",
         help="The admin token itself. Everybody on this host can see it in the process list.",
-        rich_help_panel=_PANEL,
+        rich_help_panel=PANEL,
     ),
 ]
 CA = Annotated[
@@ -55,7 +55,7 @@ CA = Annotated[
         "--ca",
         metavar="FILE",
         help="The authority that signed the server's certificate. Default: LLMGW_CTL_CA, else the system's.",
-        rich_help_panel=_PANEL,
+        rich_help_panel=PANEL,
     ),
 ]
 OUTPUT = Annotated[
@@ -64,7 +64,7 @@ OUTPUT = Annotated[
         "--output",
         "-o",
         help="A table for people, or the API's own JSON.",
-        rich_help_panel=_PANEL,
+        rich_help_panel=PANEL,
         show_default="table",
     ),
 ]
@@ -78,6 +78,7 @@ class Ctl:
 
     wanted: Wanted
     as_json: bool
+    as_csv: bool = False
 
     def connect(self) -> AdminClient:
         """The server's admin API. Raises FindError when none, or no token, is found."""
@@ -124,13 +125,19 @@ def group_options(
     context.meta[_META] = (Wanted(server, token, token_file, ca), output)
 
 
-def command(app: typer.Typer, name: str, **settings: Any) -> Callable[[Command], Command]:
-    """Register a function whose first parameter is a `Ctl`, with the options that all commands share."""
+def command(
+    app: typer.Typer, name: str, *, output: Any = OUTPUT, **settings: Any
+) -> Callable[[Command], Command]:
+    """Register a function whose first parameter is a `Ctl`, with the options that all commands share.
+
+    `output` is the type of its `-o`, where it has more forms than the others.
+    """
+    output_type = output
 
     def register(function: Command) -> Command:
         hints = get_type_hints(function, include_extras=True)
         own = list(inspect.signature(function).parameters.values())[1:]
-        shared = {"server": SERVER, "token_file": TOKEN_FILE, "token": TOKEN, "ca": CA, "output": OUTPUT}
+        shared = {"server": SERVER, "token_file": TOKEN_FILE, "token": TOKEN, "ca": CA, "output": output_type}
 
         def run(context: typer.Context, **given: Any) -> None:
             values = {key: given.pop(key) for key in shared}
@@ -138,7 +145,8 @@ def command(app: typer.Typer, name: str, **settings: Any) -> Callable[[Command],
             wanted = Wanted(
                 **{field.name: values[field.name] or getattr(before, field.name) for field in fields(Wanted)}
             )
-            function(Ctl(wanted, (values["output"] or output) == Output.json), **given)
+            form = values["output"] or output
+            function(Ctl(wanted, form == Output.json, form == "csv"), **given)
 
         parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
         parameters += [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from llmgw.fabric.report import FabricReport
@@ -31,6 +31,7 @@ from llmgw.messages.admin import (
 from llmgw.messages.admin_fabrics import FabricChanges, FabricView
 from llmgw.messages.fabric_test_views import FabricTestResult, FabricTestView, StartFabricTest
 from llmgw.messages.topology import FabricSummary, TopologyView
+from llmgw.messages.usage_views import UsageView
 
 
 class AdminError(Exception):
@@ -117,6 +118,16 @@ class AdminDrawings(Protocol):
     async def svg(self, name: str) -> str: ...
 
 
+class AdminUsage(Protocol):
+    """What requests took as the admin API sees it."""
+
+    async def view(
+        self, *, from_s: int, to_s: int, key: str | None, model: str | None, by: Collection[str]
+    ) -> UsageView:
+        """Sums of the hours in [from_s, to_s), told apart by `by`, in its order."""
+        ...
+
+
 class AdminBackend(Protocol):
     """The control plane as the admin API sees it. Unknown names raise AdminError(404, …) with the known ones."""
 
@@ -134,6 +145,9 @@ class AdminBackend(Protocol):
 
     @property
     def drawings(self) -> AdminDrawings: ...
+
+    @property
+    def usage(self) -> AdminUsage: ...
 
     def server(self) -> ServerView: ...
 

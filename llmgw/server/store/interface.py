@@ -40,6 +40,7 @@ from llmgw.server.store.records import (
     TokenRecord,
 )
 from llmgw.server.store.tokens import is_secret_hash, token_name_problem
+from llmgw.server.store.usage import UsageStore
 
 HISTORY_ROWS_KEPT = 1_000_000
 HISTORY_PAGE_MAX = 1_000
@@ -63,6 +64,8 @@ class StoreInterface(ABC):
         self._fabric_tests_added = 0
         self.fabric_watch = FabricStore(kept.physical_fabrics, self._enqueue, self._read)
         """What is known of physical fabrics, and what changed on them."""
+        self.usage = UsageStore(self._enqueue, self._read)
+        """What requests took."""
 
     @property
     def epoch(self) -> str:

@@ -130,6 +130,30 @@ fabric_tests = Table(
     sqlite_autoincrement=True,
 )
 
+# What requests took; `key` is empty where none was asked for. `hour` is its start in seconds since the epoch.
+usage = Table(
+    "usage",
+    metadata,
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    Column("key", String(64), primary_key=True),
+    Column("model", String(256), primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+    Column("errors", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("estimated", BigInteger, nullable=False),
+)
+
+# The last batch that each router's ledger has in `usage`: what is sent again is not counted again.
+usage_ledgers = Table(
+    "usage_ledgers",
+    metadata,
+    Column("ledger", String(64), primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("at", Float, nullable=False),
+)
+
 physical_fabrics = Table(
     "physical_fabrics",
     metadata,
