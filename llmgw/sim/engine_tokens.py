@@ -22,7 +22,7 @@ def tokenize(fields: Fields, max_model_len: int) -> dict[str, Any]:
     """
     prompt = fields.values.get("prompt")
     if "messages" in fields.values:
-        count, _ = chat_tokens(fields)
+        count, _, _ = chat_tokens(fields)
     elif isinstance(prompt, str):
         count = count_tokens(prompt)
     else:
