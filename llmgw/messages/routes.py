@@ -137,6 +137,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     queued_s: float = 0.0
 
 
+class KeyDemand(msgspec.Struct, frozen=True, kw_only=True):
+    """What a router had to do for a key since its last telemetry: requests that came with it, the refused ones
+    included, tokens that were counted against it, and how many of its requests run now."""
+
+    requests: int = 0
+    tokens: int = 0
+    running: int = 0
+
+
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     """Sent every half second, and at once when a table was applied or an endpoint became idle.
 
@@ -144,7 +153,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     are no longer in the table included; an id that is missing has none. `alive` names endpoints that gave
     body bytes or answered since the last frame; `refused` those whose connection failed. `dropped` counts
     outcomes that were thrown away, oldest first, because nobody read. `breakers` holds the state (`open`,
-    `half_open`) of each endpoint whose breaker is not closed. `draining` is as in `Hello`.
+    `half_open`) of each endpoint whose breaker is not closed. `draining` is as in `Hello`. `keys` has the demand of
+    each key with limits, by its id; one that is missing was not used and runs nothing.
     """
 
     acked: TableVersion | None = None
@@ -155,6 +165,7 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     dropped: int = 0
     breakers: dict[str, str] = {}
     draining: bool = False
+    keys: dict[str, KeyDemand] = {}
 
 
 class KeyShare(msgspec.Struct, frozen=True, kw_only=True):

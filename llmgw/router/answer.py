@@ -41,6 +41,7 @@ def answer_head(head: ResponseHead, request: Request, endpoint_id: str, *, keep_
     if _is_event_stream(head):
         lines.append(b"x-accel-buffering: no\r\n")
     lines.append(b"x-request-id: %b\r\nx-llmgw-replica: %b\r\n" % (request.request_id, endpoint_id.encode()))
+    lines.append(request.answer_lines)
     if not keep_alive:
         lines.append(b"connection: close\r\n")
     lines.append(b"\r\n")

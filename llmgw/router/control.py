@@ -63,7 +63,9 @@ class ControlServer:
         connection = self._connection
         if connection is not None and not connection.paused:
             service = self._service
-            telemetry = service.telemetry.take(service.table, time.monotonic(), draining=service.draining)
+            telemetry = service.telemetry.take(
+                service.table, time.monotonic(), draining=service.draining, keys=service.keys.take_demand()
+            )
             connection.send(encode_frame(telemetry))
 
     async def run(self) -> None:
@@ -97,7 +99,7 @@ class ControlServer:
         if isinstance(message, StopRouter):
             self._stop(message.drain_s)
         elif isinstance(message, RouterShare):
-            self._service.share(message.workers)
+            self._service.share(message)
         elif isinstance(message, RouteTable):
             if self._service.apply(message):
                 self._table_file.save(message)

@@ -9,8 +9,9 @@ import msgspec
 
 from llmgw.messages.routes import ModelRoute
 from llmgw.router.errors import ApiError, not_yet_known, render, unknown_model
+from llmgw.router.keys import Keys
 from llmgw.router.request import Request
-from llmgw.router.table import RoutingTable
+from llmgw.router.table import Model, RoutingTable
 
 MODELS_PATH = "/v1/models"
 _encode = msgspec.json.Encoder().encode
@@ -22,7 +23,7 @@ def is_passed_on(request: Request) -> bool:
     return request.method == b"POST" and _methods(path) == ["POST"]
 
 
-def answer_locally(request: Request, table: RoutingTable, *, keep_alive: bool) -> bytes:
+def answer_locally(request: Request, table: RoutingTable, keys: Keys, *, keep_alive: bool) -> bytes:
     """The whole answer for everything but a POST below /v1/. Raises ApiError."""
     path = request.path
     methods = _methods(path)
@@ -49,16 +50,23 @@ def answer_locally(request: Request, table: RoutingTable, *, keep_alive: bool) -
         # An empty list would be believed, and the models given up by whoever asked.
         raise not_yet_known()
     elif path == MODELS_PATH:
-        entries = [_entry(name, model.route) for name, model in sorted(table.models.items())]
+        entries = [_entry(name, model.route) for name, model in _allowed(request, table, keys)]
         body = _encode({"object": "list", "data": entries})
     else:
         name = unquote(path[len(MODELS_PATH) + 1 :])
-        model = table.models.get(name)
+        allowed = dict(_allowed(request, table, keys))
+        model = allowed.get(name)
         if model is None:
-            raise unknown_model(name, sorted(table.models))
+            raise unknown_model(name, list(allowed))
         body = _encode(_entry(name, model.route))
     headers = [b"x-request-id: " + request.request_id]
     return render(200, body, keep_alive=keep_alive, headers=headers, head_only=request.method == b"HEAD")
+
+
+def _allowed(request: Request, table: RoutingTable, keys: Keys) -> list[tuple[str, Model]]:
+    """The models that this caller may use, by name and by alias. Raises ApiError for a caller that is none."""
+    caller = keys.caller(request)
+    return [(name, model) for name, model in sorted(table.models.items()) if caller.may_use(model.name)]
 
 
 def _methods(path: str) -> list[str]:

@@ -8,13 +8,15 @@ import ssl
 import time
 from collections.abc import Callable
 
-from llmgw.messages.routes import Outcome, RouteTable
+from llmgw.messages.routes import Outcome, RouterShare, RouteTable
 from llmgw.router.affinity import conversation_point
+from llmgw.router.caller import ANYBODY, Caller
 from llmgw.router.client import ClientConnection
 from llmgw.router.endpoint import Endpoint
 from llmgw.router.errors import ApiError, not_yet_known, unknown_model
 from llmgw.router.exchange import Exchange
 from llmgw.router.fields import read_fields
+from llmgw.router.keys import Keys
 from llmgw.router.limits import SWEEP_S, UPSTREAM_IDLE_S, Limits
 from llmgw.router.request import Request
 from llmgw.router.request_reader import BodyBudget
@@ -33,6 +35,7 @@ class Service:
         self._limits_together = limits
         self.loop = asyncio.get_running_loop()
         self.table = RoutingTable(idle_limit_s=UPSTREAM_IDLE_S)
+        self.keys = Keys(limits.workers)
         self.telemetry = TelemetryLog()
         self.clients: set[ClientConnection] = set()
         self.overflowing = 0
@@ -48,20 +51,24 @@ class Service:
         """The protocol for one more client."""
         return ClientConnection(self)
 
-    def share(self, workers: int) -> None:
-        """From now on this is one of so many workers."""
-        self.limits = self._limits_together.share(workers)
+    def share(self, share: RouterShare) -> None:
+        """From now on this is one of so many workers, with that part of what all hold together."""
+        self.limits = self._limits_together.share(share.workers)
         self.bodies.bytes_max = self.limits.bodies_bytes_max
+        self.keys.share(share.keys, share.workers, time.monotonic())
 
     def open_exchange(self, client: ClientConnection, request: Request) -> Exchange:
-        """Find the model that a request names. Raises ApiError, which is recorded."""
+        """Find the caller and the model that a request names. Raises ApiError, which is recorded."""
+        caller = request.caller
         try:
+            caller = self.keys.caller(request)
             fields = read_fields(request.body, request.content_type)
             model = self.table.models.get(fields.model)
             if model is None:
                 if self.table.snapshot is None:
                     raise not_yet_known()
-                raise unknown_model(fields.model, sorted(self.table.models))
+                models = self.table.models
+                raise unknown_model(fields.model, sorted(n for n in models if caller.may_use(models[n].name)))
             point = None
             if model.pool.ring is not None:
                 point = conversation_point(
@@ -70,20 +77,28 @@ class Service:
                     messages=bytes(fields.messages),
                     prompt=bytes(fields.prompt) or bytes(fields.input),
                 )
-            return Exchange(self, client, request, model, bool(fields.stream), point)
+            request.answer_lines = caller.begin(model.name)
+            try:
+                return Exchange(self, client, request, model, bool(fields.stream), point, caller)
+            except ApiError:
+                caller.ended(0)
+                raise
         except ApiError as error:
-            self.record_refusal(error)
+            self.record_refusal(error, caller)
             raise
 
-    def record_refusal(self, error: ApiError) -> None:
+    def record_refusal(self, error: ApiError, caller: Caller = ANYBODY) -> None:
         """A request that named no model that is known: its name is the client's word, and is not kept."""
-        self.telemetry.record(Outcome(model="", endpoint=None, status=error.status, error=error.code))
+        self.telemetry.record(
+            Outcome(model="", endpoint=None, status=error.status, error=error.code, key=caller.id)
+        )
 
     def apply(self, table: RouteTable) -> bool:
         """Route by this table from now on, if it is newer."""
         now = time.monotonic()
         applied = self.table.apply(table, now)
         if applied:
+            self.keys.apply(table, now)
             for problem in self.table.problems:
                 log.warning("left out of the route table: %s", problem)
             for endpoint in self.table.endpoints():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
-from llmgw.messages.routes import Outcome, Telemetry
+from llmgw.messages.routes import KeyDemand, Outcome, Telemetry
 from llmgw.router.limits import OUTCOMES_MAX
 from llmgw.router.table import RoutingTable
 
@@ -30,7 +31,14 @@ class TelemetryLog:
         """A connection to this endpoint could not be made."""
         self._refused.add(endpoint_id)
 
-    def take(self, table: RoutingTable, now: float, *, draining: bool = False) -> Telemetry:
+    def take(
+        self,
+        table: RoutingTable,
+        now: float,
+        *,
+        draining: bool = False,
+        keys: Mapping[str, KeyDemand] | None = None,
+    ) -> Telemetry:
         """Everything since the last call, as one frame's message."""
         telemetry = Telemetry(
             acked=table.version,
@@ -41,6 +49,7 @@ class TelemetryLog:
             dropped=self._dropped,
             breakers=dict(table.breakers(now)),
             draining=draining,
+            keys=dict(keys or {}),
         )
         self.alive.clear()
         self._refused.clear()

@@ -29,6 +29,7 @@ from llmgw.server.admin.app import create_admin_app
 from llmgw.server.admin.backend import AdminError
 from llmgw.server.admin_file import write_admin_file
 from llmgw.server.agents_api import AgentsApi
+from llmgw.server.api_keys import ApiKeys
 from llmgw.server.asgi import AsgiServer, serve_asgi
 from llmgw.server.backend import Backend
 from llmgw.server.catalogs import ruling_catalog, static_endpoints
@@ -101,6 +102,7 @@ class _ControlProcess:
             known_nodes=known_nodes(store, time.monotonic()),
             known_lives=known_lives(store),
             roll_back=self._stopped_rollouts.put_nowait,
+            api_keys=ApiKeys(config.key_rule),
         )
         hub.start_settling()
         self._tasks.append(asyncio.create_task(decide(hub), name="decide"))
@@ -116,7 +118,11 @@ class _ControlProcess:
             started_at=time.time(),
             routers=routers.names,
             router_views=routers.views,
-            problems=lambda: [*routers.findings(), *self._certificate_findings()],
+            problems=lambda: [
+                *routers.findings(),
+                *hub.keys.findings(config.listen, time.time()),
+                *self._certificate_findings(),
+            ],
             certificates=self._certificate_ends,
             loop_pause=watch.longest,
             require_fabric_test_s=config.placement.require_fabric_test,
@@ -137,6 +143,7 @@ class _ControlProcess:
             asyncio.create_task(self._refresh_certificates(store), name="certificates"),
             asyncio.create_task(self._roll_back(backend, store), name="rollbacks"),
             asyncio.create_task(backend.fabric_tests.run(), name="fabric tests"),
+            asyncio.create_task(backend.keys.run(), name="keys"),
         ]
         self._handle_signals(backend)
         # What starting has made (modules, above all) lives as long as the process. Out of the garbage collector's

@@ -72,10 +72,10 @@ class RouterLink:
         taken, self._listeners = self._listeners, []
         return taken
 
-    def send_share(self, workers: int) -> None:
-        """Tell the router that it is one of so many. Nothing happens while it is not connected."""
+    def send_share(self, share: RouterShare) -> None:
+        """Tell the router its part of what all hold together. Nothing happens while it is not connected."""
         if self.connected:
-            self._enqueue(RouterShare(workers=workers))
+            self._enqueue(share)
 
     def send_stop(self, drain_s: float) -> None:
         """Have the router finish what runs and exit. Nothing happens while it is not connected."""

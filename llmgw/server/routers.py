@@ -14,7 +14,7 @@ from llmgw.config.listeners import bound_address
 from llmgw.config.server import ServerConfig
 from llmgw.messages.findings import Finding
 from llmgw.messages.router_files import ROUTER_LOG
-from llmgw.messages.routes import Hello, RouteTable, Telemetry
+from llmgw.messages.routes import Hello, RouterShare, RouteTable, Telemetry
 from llmgw.server.hub import Hub
 from llmgw.server.router_findings import router_findings
 from llmgw.server.router_listeners import RouterListeners
@@ -217,6 +217,7 @@ class Routers:
                     if name not in self._workers:
                         self._follow(name)
                 self._keep_number()
+                self._divide()
             except Exception as error:
                 log.error("the routers cannot be looked after", error=repr(error))
             try:
@@ -284,6 +285,26 @@ class Routers:
         self._cannot_listen = False
         return True
 
+    # Inside: what they hold together.
+
+    def _divide(self) -> None:
+        """Give each router its part of the keys' limits, by what it has to do."""
+        hub = self._hub
+        if hub is None:
+            return
+        sharing = [worker for worker in self._workers.values() if worker.shares(llmgw.__version__)]
+        parts = hub.keys.shares.parts(worker.router_id or "" for worker in sharing)
+        for worker in sharing:
+            worker.key_parts = parts[worker.router_id or ""]
+            self._share(worker)
+
+    def _share(self, worker: Worker, *, again: bool = False) -> None:
+        """Tell a worker its part, where it differs from what it was told; `again`: in any case."""
+        share = RouterShare(workers=max(1, self._wanted), keys=worker.key_parts)
+        if again or share != worker.told_share:
+            worker.told_share = share
+            worker.link.send_share(share)
+
     # Inside: what routers say.
 
     def _hello(self, worker: Worker, hello: Hello) -> None:
@@ -293,7 +314,7 @@ class Routers:
         if self._wanted:
             self._listeners.adopt(worker.link.take_listeners())
             if hello.software_version == llmgw.__version__:
-                worker.link.send_share(self._wanted)
+                self._share(worker, again=True)
         if worker.router_id is not None and worker.router_id != hello.router_id:
             hub.router_gone(worker.router_id)
         worker.router_id = hello.router_id

@@ -29,6 +29,7 @@ from llmgw.messages.findings import Finding
 from llmgw.server.store import reads, writes
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.fabrics import FabricStore
+from llmgw.server.store.keys import KeyStore
 from llmgw.server.store.queue import Write
 from llmgw.server.store.records import (
     FABRIC_TESTS_KEPT,
@@ -39,7 +40,7 @@ from llmgw.server.store.records import (
     Revocation,
     TokenRecord,
 )
-from llmgw.server.store.tokens import is_secret_hash, token_name_problem
+from llmgw.server.store.secrets import is_secret_hash, name_problem
 
 HISTORY_ROWS_KEPT = 1_000_000
 HISTORY_PAGE_MAX = 1_000
@@ -63,6 +64,8 @@ class StoreInterface(ABC):
         self._fabric_tests_added = 0
         self.fabric_watch = FabricStore(kept.physical_fabrics, self._enqueue, self._read)
         """What is known of physical fabrics, and what changed on them."""
+        self.api_keys = KeyStore(kept.api_keys, self._enqueue, self._commit)
+        """Who may use the model API."""
 
     @property
     def epoch(self) -> str:
@@ -344,7 +347,7 @@ class StoreInterface(ABC):
 
         Raises StoreError for a name that is in use or is no name. A revoked token's name may be used again.
         """
-        problem = token_name_problem(name)
+        problem = name_problem(name, "token")
         if problem is not None:
             raise StoreError(problem)
         if not is_secret_hash(secret_hash):
