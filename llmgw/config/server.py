@@ -147,7 +147,7 @@ class FabricWatching(Model):
 
 
 class KeyRule(Enum):
-    """Whether clients of the model API need a key."""
+    """Which clients of the model API need a key."""
 
     ALWAYS = "always"
     ONCE_MADE = "once a key was made"
@@ -185,8 +185,8 @@ class ServerConfig(Model):
         refuse_shared_names(self.models)
         if self.auth not in (None, "keys", "none"):
             raise KeyedError(
-                f"{self.auth!r} is not known; write auth: keys to ask everybody for an API key, auth: none to ask "
-                "nobody, or leave it out",
+                f"{self.auth!r} is not known; write auth: keys to ask everybody for an API key, auth: none to "
+                "ask nobody, or leave it out",
                 "auth",
             )
         if self.liveness.unreachable_limit < self.liveness.lost_after:

@@ -16,7 +16,7 @@ def key_prefix(key_id: str) -> str:
 
 
 class KeyView(msgspec.Struct, frozen=True, kw_only=True):
-    """A key without its secret. `models` are the only ones it may ask for, null: all; a limit that is null is none."""
+    """A key without its secret. `models` are the only ones it may ask for, null: all; a limit of null is none."""
 
     name: str
     id: str
@@ -60,9 +60,9 @@ class CreateKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class LimitKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of `POST /api/v1/keys/{name}/limit`: what is left out stays as it is, null takes a limit away."""
 
-    models: list[str] | None | msgspec.UnsetType = msgspec.UNSET
-    requests_per_minute: int | None | msgspec.UnsetType = msgspec.UNSET
-    tokens_per_minute: int | None | msgspec.UnsetType = msgspec.UNSET
-    concurrency: int | None | msgspec.UnsetType = msgspec.UNSET
+    models: list[str] | msgspec.UnsetType | None = msgspec.UNSET
+    requests_per_minute: int | msgspec.UnsetType | None = msgspec.UNSET
+    tokens_per_minute: int | msgspec.UnsetType | None = msgspec.UNSET
+    concurrency: int | msgspec.UnsetType | None = msgspec.UNSET
     priority: int | msgspec.UnsetType = msgspec.UNSET
-    expires_at: float | None | msgspec.UnsetType = msgspec.UNSET
+    expires_at: float | msgspec.UnsetType | None = msgspec.UNSET

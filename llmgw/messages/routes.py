@@ -139,11 +139,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 class KeyDemand(msgspec.Struct, frozen=True, kw_only=True):
     """What a router had to do for a key since its last telemetry: requests that came with it, the refused ones
-    included, tokens that were counted against it, and how many of its requests run now."""
+    included, and how many of its requests run now. What is left of its parts of the key's rates is None where
+    there is no such limit, and below 0 where it is owed."""
 
     requests: int = 0
-    tokens: int = 0
     running: int = 0
+    requests_left: float | None = None
+    tokens_left: float | None = None
 
 
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
@@ -153,8 +155,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     are no longer in the table included; an id that is missing has none. `alive` names endpoints that gave
     body bytes or answered since the last frame; `refused` those whose connection failed. `dropped` counts
     outcomes that were thrown away, oldest first, because nobody read. `breakers` holds the state (`open`,
-    `half_open`) of each endpoint whose breaker is not closed. `draining` is as in `Hello`. `keys` has the demand of
-    each key with limits, by its id; one that is missing was not used and runs nothing.
+    `half_open`) of each endpoint whose breaker is not closed. `draining` is as in `Hello`. `keys` has the demand
+    of each key with limits, by its id; one that is missing was not used, runs nothing, and has its parts whole.
     """
 
     acked: TableVersion | None = None
@@ -169,11 +171,14 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
 
 
 class KeyShare(msgspec.Struct, frozen=True, kw_only=True):
-    """One router's part of a key's limits; None: no limit."""
+    """One router's part of a key's limits; None: no limit. `…_moved` is what came from other routers' parts in
+    all since the router's greeting, or went to them (below 0)."""
 
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
     concurrency: int | None = None
+    requests_moved: float = 0.0
+    tokens_moved: float = 0.0
 
 
 class RouterShare(msgspec.Struct, frozen=True, kw_only=True, tag="share"):

@@ -24,8 +24,8 @@ class Caller:
         return True
 
     def begin(self, model: str) -> bytes:
-        """A request for this model is about to be served; `ended` follows, unless this raises ApiError: the caller
-        may not have the model, or has had as much as it may have for now.
+        """A request for this model is about to be served; `ended` follows, unless this raises ApiError: the
+        caller may not have the model, or has had as much as it may have for now.
 
         Returns header lines for the answer, which say what is left of the caller's limits.
         """

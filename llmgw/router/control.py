@@ -87,6 +87,7 @@ class ControlServer:
             log.info("a newer control process took over")
             self._connection.close()
         self._connection = connection
+        self._service.keys.begin_moves()
         connection.greet(encode_frame(self._hello()), self._listeners())
 
     def disconnected(self, connection: ControlConnection) -> None:

@@ -6,6 +6,8 @@ import math
 import time
 from time import monotonic
 
+from msgspec.structs import replace
+
 from llmgw.messages.routes import KeyDemand, KeyRoute, KeyShare
 from llmgw.router.caller import Caller
 from llmgw.router.key_errors import expired_key, model_not_allowed, over_limit, wrong_key
@@ -23,7 +25,7 @@ class KeyCaller(Caller):
         "_concurrency",
         "_models",
         "_requests",
-        "_spent",
+        "_share",
         "_tokens",
         "_workers",
         "gone",
@@ -32,14 +34,14 @@ class KeyCaller(Caller):
         "running",
     )
 
-    def __init__(self, route: KeyRoute, workers: int, now: float) -> None:
-        """`workers`: one of so many routers this one is, until its part is told."""
+    def __init__(self, route: KeyRoute, workers: int, now: float, share: KeyShare | None = None) -> None:
+        """`share` is this router's part of the limits, as far as it was told; else it is one of `workers`."""
         super().__init__(route.id, route.priority)
         self.gone = False
         self.running = 0
         self._asked = 0
-        self._spent = 0
         self._workers = workers
+        self._share = share or KeyShare()
         self._requests: TokenBucket | None = None
         self._tokens: TokenBucket | None = None
         self._concurrency: int | None = None
@@ -50,27 +52,37 @@ class KeyCaller(Caller):
 
     def update(self, route: KeyRoute, now: float) -> None:
         """Take what a newer table says."""
+        share = self._share
         if route.concurrency != self.route.concurrency:
             self._concurrency = None if route.concurrency is None else self._even(route.concurrency)
         self.route = route
         self.priority = route.priority
         self._models = None if route.models is None else frozenset(route.models)
-        self._requests = self._bucket(self._requests, route.requests_per_minute, now)
-        self._tokens = self._bucket(self._tokens, route.tokens_per_minute, now)
+        self._requests = self._bucket(self._requests, route.requests_per_minute, share.requests_moved, now)
+        self._tokens = self._bucket(self._tokens, route.tokens_per_minute, share.tokens_moved, now)
         self.limited = self._requests is not None or self._tokens is not None or self._concurrency is not None
 
     def share(self, share: KeyShare | None, workers: int, now: float) -> None:
         """This router's part of the limits from now on; None: it is one of `workers` that have the same."""
         self._workers = workers
-        share = share or KeyShare()
-        for bucket, part in (
-            (self._requests, share.requests_per_minute),
-            (self._tokens, share.tokens_per_minute),
+        before = self._share
+        self._share = share = share or KeyShare(
+            requests_moved=before.requests_moved, tokens_moved=before.tokens_moved
+        )
+        for bucket, part, moved in (
+            (self._requests, share.requests_per_minute, share.requests_moved),
+            (self._tokens, share.tokens_per_minute, share.tokens_moved),
         ):
             if bucket is not None:
-                bucket.set_part(part if part else bucket.limit / workers, now)
+                bucket.set_part(part or bucket.limit / workers, moved, now)
         if self.route.concurrency is not None:
             self._concurrency = share.concurrency or self._even(self.route.concurrency)
+
+    def begin_moves(self) -> None:
+        """Whoever divides the limits counts anew what it moves."""
+        self._share = replace(self._share, requests_moved=0.0, tokens_moved=0.0)
+        for bucket in self._buckets():
+            bucket.begin_moves()
 
     # Requests.
 
@@ -103,7 +115,7 @@ class KeyCaller(Caller):
             (self._tokens, "tokens_per_minute_exceeded", "tokens"),
             (self._requests, "requests_per_minute_exceeded", "requests"),
         ):
-            if bucket is not None and bucket.level(now) <= 0:
+            if bucket is not None and not bucket.ready(now):
                 sentence = f"This API key has used its {bucket.limit:.0f} {what} a minute"
                 raise over_limit(code, sentence, bucket.wait_s(now), self._headers(now))
         if self._requests is not None:
@@ -115,16 +127,22 @@ class KeyCaller(Caller):
         self.running -= 1
         if tokens and self._tokens is not None:
             self._tokens.take(tokens, monotonic())
-            self._spent += tokens
 
     # What is told of it.
 
     def take_demand(self) -> KeyDemand | None:
-        """What it had this router do since the last call; None for nothing."""
-        if not (self._asked or self._spent or self.running) or not self.limited:
+        """What it had this router do since the last call; None for nothing, and when its parts are whole."""
+        now = monotonic()
+        whole = all(bucket.level(now) >= bucket.part for bucket in self._buckets())
+        if whole and not self._asked and not self.running:
             return None
-        demand = KeyDemand(requests=self._asked, tokens=self._spent, running=self.running)
-        self._asked = self._spent = 0
+        demand = KeyDemand(
+            requests=self._asked,
+            running=self.running,
+            requests_left=self._requests.level(now) if self._requests is not None else None,
+            tokens_left=self._tokens.level(now) if self._tokens is not None else None,
+        )
+        self._asked = 0
         return demand
 
     def _headers(self, now: float) -> bytes:
@@ -139,14 +157,19 @@ class KeyCaller(Caller):
 
     # Limits.
 
+    def _buckets(self) -> list[TokenBucket]:
+        return [bucket for bucket in (self._requests, self._tokens) if bucket is not None]
+
     def _even(self, limit: int) -> int:
         return max(1, limit // self._workers)
 
-    def _bucket(self, bucket: TokenBucket | None, limit: int | None, now: float) -> TokenBucket | None:
+    def _bucket(
+        self, bucket: TokenBucket | None, limit: int | None, moved: float, now: float
+    ) -> TokenBucket | None:
         if limit is None:
             return None
         if bucket is None:
-            return TokenBucket(limit, limit / self._workers, now)
+            return TokenBucket(limit, limit / self._workers, now, moved)
         if bucket.limit != limit:
             bucket.set_limit(limit, now)
         return bucket

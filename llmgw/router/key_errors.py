@@ -1,4 +1,4 @@
-"""The answers to a caller that may not: no key, a wrong one, a model that is not its own, more than its limits."""
+"""The answers to a caller that may not: no key, a wrong one, a model that is not for it, more than its limits."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Keys:
         self._shares: Mapping[str, KeyShare] = {}
 
     def apply(self, table: RouteTable, now: float) -> None:
-        """These keys from now on. What is known of a key that stays is kept; one that does not is gone at once."""
+        """These keys from now on. What is known of one that stays is kept; one that does not is gone at once."""
         before = self._by_id
         self.required = table.keys_required
         self._known = True
@@ -45,9 +45,9 @@ class Keys:
         for route in table.keys if table.keys_required else ():
             caller = before.get(route.id)
             if caller is None:
-                caller = KeyCaller(route, self._workers, now)
-                if route.id in self._shares:
-                    caller.share(self._shares[route.id], self._workers, now)
+                share = self._shares.get(route.id)
+                caller = KeyCaller(route, self._workers, now, share)
+                caller.share(share, self._workers, now)
             elif caller.route != route:
                 caller.update(route, now)
             by_id[route.id] = caller
@@ -65,6 +65,11 @@ class Keys:
                 caller.share(shares.get(key_id), workers, now)
         self._shares = shares
         self._workers = workers
+
+    def begin_moves(self) -> None:
+        """A control process has connected: it counts anew what it moves between the routers' parts."""
+        for caller in self._by_id.values():
+            caller.begin_moves()
 
     def identify(self, credentials: Credentials) -> Caller:
         """The caller who proves itself with this. Raises ApiError (401)."""

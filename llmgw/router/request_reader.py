@@ -61,8 +61,8 @@ class RequestReader:
         may_go_on: Callable[[], None],
         identify: Callable[[Credentials], Caller] = lambda credentials: ANYBODY,
     ) -> None:
-        """`may_go_on` is called when a client waits for 100 Continue and may have it; `identify` raises ApiError for
-        who is not served."""
+        """`may_go_on` is called when a client waits for 100 Continue and may have it; `identify` raises ApiError
+        for who is not served."""
         self._identify = identify
         self._known_credentials: Credentials = ()
         self._known_caller = ANYBODY

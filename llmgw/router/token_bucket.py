@@ -6,58 +6,74 @@ Pure: time is an argument, in seconds of a monotonic clock.
 from __future__ import annotations
 
 MINUTE_S = 60.0
-NEXT_AT_LEAST_S = 0.001
+_NEARLY = 1e-9
 
 
 class TokenBucket:
     """Holds a minute's worth of its part, full at first, and fills evenly.
 
-    What is taken may leave it in debt, which is paid before anything is given again: what a request costs in tokens
-    is known at its end only, and a part may be smaller than one request. Over any time the routers together give no
-    more than what their parts hold and what flows in, and one request beyond it each.
+    What is taken may leave it in debt, which is paid before anything is given again: what a request costs in
+    tokens is known at its end only, and a part may be smaller than one request.
     """
 
-    __slots__ = ("_at", "_level", "limit", "part")
+    __slots__ = ("_at", "_level", "_moved", "limit", "part")
 
-    def __init__(self, limit: float, part: float, now: float) -> None:
-        """`limit` is a minute's worth for all routers, `part` for this one."""
+    def __init__(self, limit: float, part: float, now: float, moved: float = 0.0) -> None:
+        """`limit` is a minute's worth for all routers, `part` for this one. `moved` is as in `set_part`: what was
+        moved before this bucket was there is none of its."""
         self.limit = limit
         self.part = part
         self._level = part
         self._at = now
+        self._moved = moved
 
     def level(self, now: float) -> float:
-        """What may be taken now; 0 and below: nothing."""
+        """What is in it, below 0 what is owed."""
         elapsed_s = now - self._at
         if elapsed_s > 0:
             self._at = now
             self._level = min(self.part, self._level + self.part * elapsed_s / MINUTE_S)
         return self._level
 
+    def ready(self, now: float) -> bool:
+        """Whether something may be taken: there is one, or all that a part below one holds."""
+        return self.level(now) >= self._least - _NEARLY
+
     def take(self, amount: float, now: float) -> None:
         """Take so much, be it more than there is."""
         self._level = self.level(now) - amount
 
     def wait_s(self, now: float) -> float:
-        """How long until there is something again."""
-        return max(0.0, -self.level(now)) / self.part * MINUTE_S + NEXT_AT_LEAST_S
+        """How long until something may be taken."""
+        return max(0.0, self._least - self.level(now)) / self.part * MINUTE_S
 
     def full_in_s(self, now: float) -> float:
         """How long until it is full, when nothing is taken."""
         return (self.part - self.level(now)) / self.part * MINUTE_S
 
-    def set_part(self, part: float, now: float) -> None:
-        """The limit is divided anew. What is left moves with the parts: what one router loses another one gains, so
-        that moving them gives nobody a second minute's worth, in whichever order the routers hear of it.
+    def set_part(self, part: float, moved: float | None, now: float) -> None:
+        """The limit is divided anew. `moved` is what has come from other routers in all since `begin_moves`, or
+        went to them (below 0); None: as much as before. Moving gives nobody what another does not lose.
         """
-        self._level = min(part, self.level(now) + part - self.part)
+        level = self.level(now)
+        if moved is not None:
+            level += moved - self._moved
+            self._moved = moved
         self.part = part
+        self._level = min(part, level)
+
+    def begin_moves(self) -> None:
+        """Whoever divides the limit counts what it moves from 0 on."""
+        self._moved = 0.0
 
     def set_limit(self, limit: float, now: float) -> None:
         """An operator set another limit: who had used half of the old one has half of the new one left."""
         scale = limit / self.limit
-        level = self.level(now)
         # A debt was made by the old limit's measure, and would last for ever under a much lower one.
-        self._level = max(level, -self.part) * scale
+        self._level = max(self.level(now), -self.part) * scale
         self.part *= scale
         self.limit = limit
+
+    @property
+    def _least(self) -> float:
+        return min(1.0, self.part)

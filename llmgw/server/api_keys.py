@@ -13,7 +13,7 @@ from llmgw.server.store.key_records import KeyRecord
 
 
 class ApiKeys:
-    """Everything of keys that the hub knows. The keys themselves come from the store, never from a router's table."""
+    """What the hub knows of keys. The keys themselves come from the store, never from a router's table."""
 
     def __init__(self, rule: KeyRule = KeyRule.ONCE_MADE) -> None:
         self.rule = rule
@@ -90,7 +90,7 @@ class ApiKeys:
                     severity="warning",
                     where=f"model API {listen}",
                     what=f"{count} API key{'s' if count > 1 else ''} made, and nobody is asked for one",
-                    why="auth: none opens the model API to everybody who can reach it; the keys' limits do not hold",
+                    why="auth: none opens the model API to everybody who can reach it, and no key's limits hold",
                     remedy="write auth: keys in server.yaml and restart the server, or revoke the keys",
                 )
             ]

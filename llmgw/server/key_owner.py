@@ -30,7 +30,6 @@ class KeyOwner:
     def __init__(self, hub: Hub, store: StoreInterface) -> None:
         self._hub = hub
         self._store = store
-        hub.keys.take(store.api_keys.all(), any_made=store.api_keys.any_made)
 
     def views(self) -> list[KeyView]:
         """Every key that is not revoked, by name."""

@@ -29,7 +29,6 @@ from llmgw.server.admin.app import create_admin_app
 from llmgw.server.admin.backend import AdminError
 from llmgw.server.admin_file import write_admin_file
 from llmgw.server.agents_api import AgentsApi
-from llmgw.server.api_keys import ApiKeys
 from llmgw.server.asgi import AsgiServer, serve_asgi
 from llmgw.server.backend import Backend
 from llmgw.server.catalogs import ruling_catalog, static_endpoints
@@ -38,7 +37,7 @@ from llmgw.server.fabrics.watch import FabricWatch
 from llmgw.server.hub import Hub
 from llmgw.server.ids import RandomIds
 from llmgw.server.loop_watch import LoopWatch
-from llmgw.server.memory import StoreMemory, known_lives, known_nodes
+from llmgw.server.memory import StoreMemory, known_keys, known_lives, known_nodes
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
 from llmgw.server.prober import Prober
 from llmgw.server.rollback import roll_back
@@ -102,7 +101,7 @@ class _ControlProcess:
             known_nodes=known_nodes(store, time.monotonic()),
             known_lives=known_lives(store),
             roll_back=self._stopped_rollouts.put_nowait,
-            api_keys=ApiKeys(config.key_rule),
+            api_keys=known_keys(store, config.key_rule),
         )
         hub.start_settling()
         self._tasks.append(asyncio.create_task(decide(hub), name="decide"))

@@ -293,7 +293,7 @@ class Routers:
         if hub is None:
             return
         sharing = [worker for worker in self._workers.values() if worker.shares(llmgw.__version__)]
-        parts = hub.keys.shares.parts(worker.router_id or "" for worker in sharing)
+        parts = hub.keys.shares.divide(worker.router_id or "" for worker in sharing)
         for worker in sharing:
             worker.key_parts = parts[worker.router_id or ""]
             self._share(worker)
@@ -314,6 +314,7 @@ class Routers:
         if self._wanted:
             self._listeners.adopt(worker.link.take_listeners())
             if hello.software_version == llmgw.__version__:
+                worker.key_parts = hub.keys.shares.connected(hello.router_id)
                 self._share(worker, again=True)
         if worker.router_id is not None and worker.router_id != hello.router_id:
             hub.router_gone(worker.router_id)

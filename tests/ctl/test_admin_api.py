@@ -12,7 +12,7 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from llmgw.messages import admin, admin_fabrics, topology
+from llmgw.messages import admin, admin_fabrics, admin_keys, topology
 from llmgw.server.admin.app import create_admin_app
 from tests.ctl.scripted import TOKEN, ScriptedBackend, ServedAdmin
 
@@ -236,6 +236,7 @@ def test_the_documents_name_every_field_of_every_answer() -> None:
         admin.ServerView, admin.NodeView, admin.ReplicaView, admin.ShardView, admin.ModelView,
         admin.ProfileView, admin.ExplainView, admin.ExplainProfile, admin.FilterTally, admin.HistoryEntry,
         admin.LogView, admin.TokenView, admin.NewToken, admin.Done, admin.Scale, admin.Drain, admin.CreateToken,
+        admin_keys.KeyView, admin_keys.NewKey, admin_keys.CreateKey, admin_keys.LimitKey,
         admin.CatalogView, admin.CatalogRevisionView, admin.PlanCatalog, admin.CatalogPlan, admin.ModelPlan,
         admin.ProfilePlan, admin.ApplyCatalog, admin.AppliedCatalog, admin.NodeWeightsView,
         admin.WeightsFileView, admin.RemoveWeightsWish, admin.RemovedWeights, admin_fabrics.FabricView,

@@ -1,4 +1,4 @@
-"""When something ends, as people type it: `30d`, `2027-01-31`, `2027-01-31T18:00`, `never`. Time is an argument."""
+"""When something ends, as people type it: `30d`, `2027-01-31`, `2027-01-31T18:00`. Pure: time is an argument."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class KeyRoutes:
 
 
 def _check(wish: CreateKey | LimitKey) -> None:
-    """Numbers and names in their bounds; what is not given, or null, is in all of them. Raises AdminError(400)."""
+    """Numbers and names in their bounds; what is not given, or null, always is. Raises AdminError(400)."""
     for field, low, high in (
         ("requests_per_minute", 1, RATE_MAX),
         ("tokens_per_minute", 1, RATE_MAX),

@@ -1,4 +1,4 @@
-"""Secrets of tokens and keys: how one is made and becomes what is stored, and how one that arrives is recognised."""
+"""Secrets of tokens and keys: how one is made, what is stored of it, and how one that arrives is recognised."""
 
 from __future__ import annotations
 
