@@ -28,6 +28,13 @@ def router(
     header_timeout_s: Annotated[float, typer.Option(min=0.1, help="Time for a request's head.")] = 30.0,
     idle_timeout_s: Annotated[float, typer.Option(min=0.1, help="How long idle clients are kept.")] = 75.0,
     drain_s: Annotated[float, typer.Option(min=0.0, help="Time for running requests after SIGTERM.")] = 30.0,
+    needs_keys: Annotated[
+        bool | None,
+        typer.Option(
+            "--needs-keys/--needs-no-keys",
+            help="Serve by the table on disk only if it says the same. Default: whatever it says.",
+        ),
+    ] = None,
     ignore_sigint: Annotated[bool, typer.Option("--ignore-sigint", help="Leave Ctrl-C to the parent.")] = False,
 ) -> None:
     """Pass requests on to engines by the route table that the control process sends."""
@@ -48,6 +55,7 @@ def router(
         listen=listen,
         listen_fds=tuple(listen_fd or ()),
         worker=worker,
+        needs_keys=needs_keys,
         ignore_sigint=ignore_sigint,
         limits=limits,
     )

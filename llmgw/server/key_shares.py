@@ -150,8 +150,8 @@ def _rate(
     had: Mapping[str, float | None],
     left: Mapping[str, float | None],
 ) -> dict[str, _Part]:
-    """Each router's new part. `had` are those until now, None: an even one; `left` is what the bucket holds, None:
-    it is full."""
+    """Each router's new part. `had` are those until now, None: an even one; `left` is what the bucket holds,
+    None: it is full."""
     if limit is None:
         return dict.fromkeys(had, _Part(None, 0.0, None))
     parts = {router: part / FINE for router, part in split(limit * FINE, demand).items()}

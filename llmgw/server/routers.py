@@ -173,6 +173,7 @@ class Routers:
             self._config.router,
             worker=int(name.removeprefix("router-")),
             share_of=self._wanted,
+            needs_keys=self._hub is not None and self._hub.keys.required,
         )
         worker = self._follow(name)
         worker.process = process
