@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from time import monotonic
 
@@ -10,6 +9,7 @@ from msgspec.structs import replace
 
 from llmgw.messages.routes import KeyDemand, KeyRoute, KeyShare
 from llmgw.router.caller import Caller
+from llmgw.router.errors import ApiError
 from llmgw.router.key_errors import expired_key, model_not_allowed, over_limit, wrong_key
 from llmgw.router.token_bucket import TokenBucket
 
@@ -23,6 +23,7 @@ class KeyCaller(Caller):
     __slots__ = (
         "_asked",
         "_concurrency",
+        "_left_lines",
         "_models",
         "_requests",
         "_share",
@@ -60,6 +61,9 @@ class KeyCaller(Caller):
         self._models = None if route.models is None else frozenset(route.models)
         self._requests = self._bucket(self._requests, route.requests_per_minute, share.requests_moved, now)
         self._tokens = self._bucket(self._tokens, route.tokens_per_minute, share.tokens_moved, now)
+        self._left_lines = _lines(b"requests", route.requests_per_minute) + _lines(
+            b"tokens", route.tokens_per_minute
+        )
         self.limited = self._requests is not None or self._tokens is not None or self._concurrency is not None
 
     def share(self, share: KeyShare | None, workers: int, now: float) -> None:
@@ -106,22 +110,20 @@ class KeyCaller(Caller):
             return b""
         now = monotonic()
         self._asked += 1
+        requests, tokens = self._requests, self._tokens
         if self._concurrency is not None and self.running >= self._concurrency:
             what = (
                 f"This API key has as many requests running as it may have at a time ({self.route.concurrency})"
             )
             raise over_limit("concurrency_exceeded", what, RUNNING_WAIT_S, self._headers(now))
-        for bucket, code, what in (
-            (self._tokens, "tokens_per_minute_exceeded", "tokens"),
-            (self._requests, "requests_per_minute_exceeded", "requests"),
-        ):
-            if bucket is not None and not bucket.ready(now):
-                sentence = f"This API key has used its {bucket.limit:.0f} {what} a minute"
-                raise over_limit(code, sentence, bucket.wait_s(now), self._headers(now))
-        if self._requests is not None:
-            self._requests.take(1, now)
+        if tokens is not None and tokens.level(now) < tokens.least:
+            raise self._over("tokens_per_minute_exceeded", "tokens", tokens, now)
+        if requests is not None:
+            if requests.level(now) < requests.least:
+                raise self._over("requests_per_minute_exceeded", "requests", requests, now)
+            requests.take(1, now)
         self.running += 1
-        return self._headers(now)
+        return self._left()
 
     def ended(self, tokens: int) -> None:
         self.running -= 1
@@ -145,15 +147,26 @@ class KeyCaller(Caller):
         self._asked = 0
         return demand
 
+    # What is said of it.
+
+    def _over(self, code: str, what: str, bucket: TokenBucket, now: float) -> ApiError:
+        sentence = f"This API key has used its {bucket.limit:.0f} {what} a minute"
+        return over_limit(code, sentence, bucket.wait_s(now), self._headers(now))
+
     def _headers(self, now: float) -> bytes:
+        for bucket in self._buckets():
+            bucket.level(now)
+        return self._left()
+
+    def _left(self) -> bytes:
         """OpenAI's names (platform.openai.com/docs/guides/rate-limits): the limits are the key's, what is left of
         them is what this router has for it."""
-        lines = b""
-        if self._requests is not None:
-            lines += _header_lines(b"requests", self._requests, now)
-        if self._tokens is not None:
-            lines += _header_lines(b"tokens", self._tokens, now)
-        return lines
+        requests, tokens = self._requests, self._tokens
+        if tokens is None:
+            return self._left_lines % requests.left() if requests is not None else b""
+        if requests is None:
+            return self._left_lines % tokens.left()
+        return self._left_lines % (*requests.left(), *tokens.left())
 
     # Limits.
 
@@ -175,12 +188,13 @@ class KeyCaller(Caller):
         return bucket
 
 
-def _header_lines(what: bytes, bucket: TokenBucket, now: float) -> bytes:
-    return (b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %.3fs\r\n") % (
+def _lines(what: bytes, limit: int | None) -> bytes:
+    """Header lines with two places: what is left, and in how many milliseconds all of it is there again."""
+    if limit is None:
+        return b""
+    return (b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %%d\r\nx-ratelimit-reset-%b: %%dms\r\n") % (
         what,
-        bucket.limit,
+        limit,
         what,
-        max(0, math.floor(bucket.level(now))),
         what,
-        bucket.full_in_s(now),
     )

@@ -16,28 +16,25 @@ class TokenBucket:
     tokens is known at its end only, and a part may be smaller than one request.
     """
 
-    __slots__ = ("_at", "_level", "_moved", "limit", "part")
+    __slots__ = ("_at", "_level", "_moved", "_refill", "least", "limit", "part")
 
     def __init__(self, limit: float, part: float, now: float, moved: float = 0.0) -> None:
         """`limit` is a minute's worth for all routers, `part` for this one. `moved` is as in `set_part`: what was
         moved before this bucket was there is none of its."""
         self.limit = limit
-        self.part = part
         self._level = part
         self._at = now
         self._moved = moved
+        self._set_part(part)
 
     def level(self, now: float) -> float:
         """What is in it, below 0 what is owed."""
         elapsed_s = now - self._at
         if elapsed_s > 0:
             self._at = now
-            self._level = min(self.part, self._level + self.part * elapsed_s / MINUTE_S)
+            level = self._level + self._refill * elapsed_s
+            self._level = level if level < self.part else self.part
         return self._level
-
-    def ready(self, now: float) -> bool:
-        """Whether something may be taken: there is one, or all that a part below one holds."""
-        return self.level(now) >= self._least - _NEARLY
 
     def take(self, amount: float, now: float) -> None:
         """Take so much, be it more than there is."""
@@ -45,11 +42,12 @@ class TokenBucket:
 
     def wait_s(self, now: float) -> float:
         """How long until something may be taken."""
-        return max(0.0, self._least - self.level(now)) / self.part * MINUTE_S
+        return max(0.0, self.least - self.level(now)) / self._refill
 
-    def full_in_s(self, now: float) -> float:
-        """How long until it is full, when nothing is taken."""
-        return (self.part - self.level(now)) / self.part * MINUTE_S
+    def left(self) -> tuple[int, int]:
+        """(what is in it, in how many milliseconds it is full when nothing is taken), of the last `level`."""
+        level = self._level
+        return (int(level) if level > 0 else 0), int((self.part - level) / self._refill * 1000)
 
     def set_part(self, part: float, moved: float | None, now: float) -> None:
         """The limit is divided anew. `moved` is what has come from other routers in all since `begin_moves`, or
@@ -59,8 +57,8 @@ class TokenBucket:
         if moved is not None:
             level += moved - self._moved
             self._moved = moved
-        self.part = part
         self._level = min(part, level)
+        self._set_part(part)
 
     def begin_moves(self) -> None:
         """Whoever divides the limit counts what it moves from 0 on."""
@@ -71,9 +69,11 @@ class TokenBucket:
         scale = limit / self.limit
         # A debt was made by the old limit's measure, and would last for ever under a much lower one.
         self._level = max(self.level(now), -self.part) * scale
-        self.part *= scale
+        self._set_part(self.part * scale)
         self.limit = limit
 
-    @property
-    def _least(self) -> float:
-        return min(1.0, self.part)
+    def _set_part(self, part: float) -> None:
+        self.part = part
+        self._refill = part / MINUTE_S
+        self.least = min(1.0, part) - _NEARLY
+        """One, or all that a part below one holds: so much must be in it when something is taken."""

@@ -11,7 +11,7 @@ def taken(bucket: TokenBucket, tries: int, now: float) -> int:
     """How many of so many requests at once are given."""
     count = 0
     for _ in range(tries):
-        if bucket.ready(now):
+        if bucket.level(now) >= bucket.least:
             bucket.take(1, now)
             count += 1
     return count
@@ -31,8 +31,8 @@ def test_what_is_owed_is_paid_before_anything_is_given_again() -> None:
     assert bucket.level(0.0) == -150
     wait_s = bucket.wait_s(0.0)
     assert wait_s == pytest.approx(150 / 100 * MINUTE_S + 0.6), "and one is there"
-    assert not bucket.ready(wait_s - 0.01)
-    assert bucket.ready(wait_s)
+    assert bucket.level(wait_s - 0.01) < bucket.least
+    assert bucket.level(wait_s) >= bucket.least
 
 
 def test_a_part_below_one_still_gives_its_first_request_and_then_one_in_its_time() -> None:
@@ -71,3 +71,10 @@ def test_what_is_moved_is_counted_in_all_so_that_hearing_it_twice_changes_nothin
     assert bucket.level(0.0) == 15
     bucket.set_part(10, None, 0.0)
     assert bucket.level(0.0) == 10, "a part holds no more than itself"
+
+
+def test_what_is_taken_after_a_quiet_time_is_taken_from_a_full_bucket_and_not_given_back() -> None:
+    bucket = TokenBucket(60, 60, 0.0)
+    bucket.take(50, 1000.0)
+    assert bucket.level(1000.0) == 10
+    assert bucket.level(1005.0) == 15

@@ -33,7 +33,7 @@ class Routers:
         count = 0
         for _ in range(times):
             self.asked[name] += 1
-            if self.buckets[name].ready(self.now):
+            if self.buckets[name].level(self.now) >= self.buckets[name].least:
                 self.buckets[name].take(1, self.now)
                 count += 1
         self.given += count
