@@ -30,8 +30,9 @@ _REPLACED = frozenset(
 def answer_head(head: ResponseHead, request: Request, endpoint_id: str, *, keep_alive: bool) -> bytes:
     """The head for the client, with what the engine said of the body and what the gateway says of itself."""
     lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, REASONS.get(head.status, b""))]
+    limits = request.answer_lines
     for name, value in head.headers:
-        if name not in _REPLACED:
+        if name not in _REPLACED and not (limits and name.startswith(b"x-ratelimit-")):
             lines.append(b"%b: %b\r\n" % (name, value))
     if head.framing == CHUNKED:
         if not request.http10:
@@ -41,7 +42,7 @@ def answer_head(head: ResponseHead, request: Request, endpoint_id: str, *, keep_
     if _is_event_stream(head):
         lines.append(b"x-accel-buffering: no\r\n")
     lines.append(b"x-request-id: %b\r\nx-llmgw-replica: %b\r\n" % (request.request_id, endpoint_id.encode()))
-    lines.append(request.answer_lines)
+    lines.append(limits)
     if not keep_alive:
         lines.append(b"connection: close\r\n")
     lines.append(b"\r\n")

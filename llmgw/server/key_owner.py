@@ -17,6 +17,7 @@ from llmgw.server.hub import Hub
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.interface import COMMIT_WAIT_S, StoreInterface
 from llmgw.server.store.key_records import KeyRecord
+from llmgw.server.store.keys import KEYS_MAX
 from llmgw.server.store.secrets import hash_secret, name_problem, new_secret
 
 NAMES_SHOWN_MAX = 20
@@ -44,6 +45,10 @@ class KeyOwner:
             raise AdminError(400, "bad-name", problem)
         if self._store.api_keys.named(wish.name) is not None:
             raise _exists(wish.name)
+        if len(self._store.api_keys.all()) >= KEYS_MAX:
+            raise AdminError(
+                409, "too-many", f"there are {KEYS_MAX} keys already; revoke those that are not used any more"
+            )
         self._check_expiry(wish.expires_at)
         key_id = secrets.token_hex(ID_BYTES)
         key = f"{key_prefix(key_id)}-{new_secret()}"

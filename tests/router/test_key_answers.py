@@ -155,6 +155,16 @@ def test_limits_refuse_with_a_429_that_says_when_and_what_is_left(play) -> None:
     play(scenario)
 
 
+def test_an_engines_own_rates_do_not_stand_beside_the_keys(play) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        engine = await fleet.engine(plain(b"good", headers=b"x-ratelimit-limit-requests: 7\r\n"))
+        await tell(fleet, [key(requests_per_minute=100), key(OTHER, "k2")], model("m", engine))
+        assert (await fleet.ask(with_key())).headers["x-ratelimit-limit-requests"] == "100"
+        assert (await fleet.ask(with_key(OTHER))).headers["x-ratelimit-limit-requests"] == "7"
+
+    play(scenario)
+
+
 def test_requests_at_a_time_count_until_they_are_over_however_they_end(play) -> None:
     async def scenario(fleet: Fleet) -> None:
         engine = await fleet.engine(hang)

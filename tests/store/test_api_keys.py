@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmgw.server.store import keys as key_store
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.key_records import KeyRecord
 from llmgw.server.store.keys import KEY_TOUCH_S
@@ -77,14 +76,3 @@ async def test_a_revoked_key_is_gone_at_once_and_its_name_and_row_stay_apart(tmp
     await store.close()
     rows = sqlite3.connect(tmp_path / "llmgw.db").execute("SELECT id, revoked_at, priority FROM api_keys")
     assert sorted(rows) == [("k1", 5.0, 0), ("k2", 6.0, 0)]
-
-
-@on_a_loop
-async def test_there_are_only_so_many_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_store, "KEYS_MAX", 2)
-    store = await Store.open(tmp_path, 1.0)
-    for number in range(2):
-        await store.api_keys.create(record(f"k{number}", f"name{number}"))
-    with pytest.raises(StoreError, match="revoke those that are not used"):
-        await store.api_keys.create(record("k9", "late"))
-    await store.close()

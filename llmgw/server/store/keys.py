@@ -10,12 +10,11 @@ import msgspec
 from sqlalchemy import Connection
 
 from llmgw.server.store import key_rows
-from llmgw.server.store.errors import StoreError
 from llmgw.server.store.key_records import KeptKeys, KeyRecord
 from llmgw.server.store.queue import Write
 
 KEYS_MAX = 10_000
-"""Keys that are not revoked: each of them is in every route table."""
+"""So many may there be that are not revoked: each of them is in every route table."""
 KEY_TOUCH_S = 60.0  # `last used` is written at most this often for each key
 
 T = TypeVar("T")
@@ -53,11 +52,7 @@ class KeyStore:
         return self._kept.live.get(key_id)
 
     async def create(self, key: KeyRecord) -> None:
-        """Keep a new key, once it is committed. Raises StoreError for a name in use, or too many keys."""
-        if len(self._kept.live) >= KEYS_MAX:
-            raise StoreError(
-                f"there are {KEYS_MAX} keys, which is all that may be", "revoke those that are not used any more"
-            )
+        """Keep a new key, once it is committed. Raises StoreError for a name in use."""
 
         def keep(_created: None) -> None:
             self._kept.live[key.id] = key
