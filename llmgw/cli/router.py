@@ -31,6 +31,13 @@ def router(
         float, typer.Option(min=0.05, help="How often streams that wait get a comment, for models with pings.")
     ] = 5.0,
     drain_s: Annotated[float, typer.Option(min=0.0, help="Time for running requests after SIGTERM.")] = 30.0,
+    needs_keys: Annotated[
+        bool | None,
+        typer.Option(
+            "--needs-keys/--needs-no-keys",
+            help="Serve by the table on disk only if it says the same. Default: whatever it says.",
+        ),
+    ] = None,
     ignore_sigint: Annotated[bool, typer.Option("--ignore-sigint", help="Leave Ctrl-C to the parent.")] = False,
 ) -> None:
     """Pass requests on to engines by the route table that the control process sends."""
@@ -52,6 +59,7 @@ def router(
         listen=listen,
         listen_fds=tuple(listen_fd or ()),
         worker=worker,
+        needs_keys=needs_keys,
         ignore_sigint=ignore_sigint,
         limits=limits,
     )

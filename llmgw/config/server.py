@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 from pydantic import Field, model_validator
 
 from llmgw.config.addresses import HostPort, is_loopback, split_host_port
@@ -151,13 +153,23 @@ class UsageSettings(Model):
     """How long sums by key, model and hour are kept."""
 
 
+class KeyRule(Enum):
+    """Which clients of the model API need a key."""
+
+    ALWAYS = "always"
+    ONCE_MADE = "once a key was made"
+    """Also when all keys are revoked since: revoking the last one must not open the gateway to everybody."""
+    NEVER = "never"
+
+
 class ServerConfig(Model):
     """The control plane and the gateway."""
 
     listen: HostPort = "127.0.0.1:8080"
     """The model API: where clients send requests."""
     auth: str | None = None
-    """`none` opens the model API beyond loopback to everybody who can reach it."""
+    """Who may use the model API. `keys`: whoever has an API key (`llmgw ctl keys create`). `none`: everybody who
+    can reach it. Left out: beyond loopback keys are needed, and on loopback as soon as one has been made."""
     admin: AdminListener = AdminListener()
     """Admin API, pages and metrics."""
     agents: AgentsListener = AgentsListener()
@@ -180,18 +192,23 @@ class ServerConfig(Model):
     @model_validator(mode="after")
     def _consistent(self) -> ServerConfig:
         refuse_shared_names(self.models)
-        host, _ = split_host_port(self.listen)
-        if self.auth not in (None, "none"):
-            raise KeyedError(f"{self.auth!r} is not known; leave auth out, or write auth: none", "auth")
-        if not is_loopback(host) and self.auth != "none":
+        if self.auth not in (None, "keys", "none"):
             raise KeyedError(
-                f"{self.listen} is beyond loopback and asks nobody for a key; listen on 127.0.0.1 behind "
-                "a proxy that authenticates, or write auth: none to open it to everybody who can reach it",
-                "listen",
+                f"{self.auth!r} is not known; write auth: keys to ask everybody for an API key, auth: none to "
+                "ask nobody, or leave it out",
+                "auth",
             )
         if self.liveness.unreachable_limit < self.liveness.lost_after:
             raise KeyedError("must not be below liveness.lost_after; raise it", "liveness", "unreachable_limit")
         return self
+
+    @property
+    def key_rule(self) -> KeyRule:
+        """Who is asked for an API key."""
+        if self.auth is not None:
+            return KeyRule.ALWAYS if self.auth == "keys" else KeyRule.NEVER
+        host, _ = split_host_port(self.listen)
+        return KeyRule.ONCE_MADE if is_loopback(host) else KeyRule.ALWAYS
 
     @property
     def catalog(self) -> Catalog:

@@ -207,6 +207,10 @@ class ServerView(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float
     settling: bool
     listen: str
+    api_keys: int = 0
+    """How many there are of the model API."""
+    api_keys_required: bool = False
+    """Whether a request without one is refused."""
     routers: list[str] = []
     problems: list[Finding] = []
 

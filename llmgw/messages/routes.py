@@ -189,6 +189,17 @@ class UsageBatch(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[UsageRow]
 
 
+class KeyDemand(msgspec.Struct, frozen=True, kw_only=True):
+    """What a router had to do for a key since its last telemetry: requests that came with it, the refused ones
+    included, and how many of its requests run now. What is left of its parts of the key's rates is None where
+    there is no such limit, and below 0 where it is owed."""
+
+    requests: int = 0
+    running: int = 0
+    requests_left: float | None = None
+    tokens_left: float | None = None
+
+
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     """Sent every half second, and at once when a table was applied or an endpoint became idle.
 
@@ -199,7 +210,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     `half_open`) of each endpoint whose breaker is not closed. `draining` is as in `Hello`. `queued` counts the
     requests that wait for an endpoint to have room, by model. `share` is the number of the last `RouterShare` of
     this connection, which held when `in_flight` was counted. `usage` is the oldest that is not acknowledged yet,
-    once on each connection; unlike outcomes it is kept for as long as nobody reads.
+    once on each connection; unlike outcomes it is kept for as long as nobody reads. `keys` has the demand of each
+    key with limits, by its id; one that is missing was not used, runs nothing, and has its parts whole.
     """
 
     acked: TableVersion | None = None
@@ -213,14 +225,18 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     queued: dict[str, int] = {}
     share: int = 0
     usage: UsageBatch | None = None
+    keys: dict[str, KeyDemand] = {}
 
 
 class KeyShare(msgspec.Struct, frozen=True, kw_only=True):
-    """One router's part of a key's limits; None: no limit."""
+    """One router's part of a key's limits; None: no limit. `…_moved` is what came from other routers' parts in
+    all since the router's greeting, or went to them (below 0)."""
 
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
     concurrency: int | None = None
+    requests_moved: float = 0.0
+    tokens_moved: float = 0.0
 
 
 class RouterShare(msgspec.Struct, frozen=True, kw_only=True, tag="share"):

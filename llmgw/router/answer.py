@@ -38,8 +38,9 @@ def answer_head(
     `added` are further lines, without their ends.
     """
     lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, REASONS.get(head.status, b""))]
+    limits = request.answer_lines
     for name, value in head.headers:
-        if name not in _REPLACED:
+        if name not in _REPLACED and not (limits and name.startswith(b"x-ratelimit-")):
             lines.append(b"%b: %b\r\n" % (name, value))
     if head.framing == CHUNKED:
         lines.append(b"transfer-encoding: chunked\r\n")
@@ -49,6 +50,7 @@ def answer_head(
         lines.append(b"x-accel-buffering: no\r\n")
     lines.append(b"x-request-id: %b\r\nx-llmgw-replica: %b\r\n" % (request.request_id, endpoint_id.encode()))
     lines.extend(line + b"\r\n" for line in added)
+    lines.append(limits)
     if not keep_alive:
         lines.append(b"connection: close\r\n")
     lines.append(b"\r\n")

@@ -12,9 +12,24 @@ class Caller:
 
     __slots__ = ("id", "priority")
 
+    gone = False
+    """Revoked, or expired: a request that it has begun to send is not served any more."""
+
     def __init__(self, id: str = "", priority: int = 0) -> None:
         self.id = id
         self.priority = priority
+
+    def may_use(self, model: str) -> bool:
+        """Whether this caller may ask for the model of this name."""
+        return True
+
+    def begin(self, model: str) -> bytes:
+        """A request for this model is about to be served; `ended` follows, unless this raises ApiError: the
+        caller may not have the model, or has had as much as it may have for now.
+
+        Returns header lines for the answer, which say what is left of the caller's limits.
+        """
+        return b""
 
     def ended(self, tokens: int) -> None:
         """A request of this caller is over, and took so many tokens, prompt and answer together."""

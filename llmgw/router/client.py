@@ -59,7 +59,10 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, service: Service) -> None:
         self._service = service
         self._reader = RequestReader(
-            body_bytes_max=service.limits.body_bytes_max, budget=service.bodies, may_go_on=self._continue
+            body_bytes_max=service.limits.body_bytes_max,
+            budget=service.bodies,
+            may_go_on=self._continue,
+            identify=service.keys.identify,
         )
         self._early = b""
         """What came while a request was being answered."""
@@ -171,7 +174,9 @@ class ClientConnection(asyncio.Protocol):
                 self.deadline = NEVER
                 exchange.start()
                 return
-            self.transport.write(answer_locally(request, service.table, keep_alive=self.keeps_alive()))
+            self.transport.write(
+                answer_locally(request, service.table, service.keys, keep_alive=self.keeps_alive())
+            )
         except ApiError as error:
             self.answer_error(error, request)
         self._reader.release_body(request)

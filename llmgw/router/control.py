@@ -71,7 +71,9 @@ class ControlServer:
         connection = self._connection
         if connection is not None and not connection.paused:
             service = self._service
-            telemetry = service.telemetry.take(service.table, time.monotonic(), draining=service.draining)
+            telemetry = service.telemetry.take(
+                service.table, time.monotonic(), draining=service.draining, keys=service.keys.take_demand()
+            )
             connection.send(encode_frame(telemetry))
 
     async def run(self) -> None:
@@ -103,6 +105,7 @@ class ControlServer:
         self._connection = connection
         self._service.telemetry.share = 0  # this one has sent none yet
         self._service.telemetry.usage.connected()
+        self._service.keys.begin_moves()
         connection.greet(encode_frame(self._hello()), self._listeners())
 
     def disconnected(self, connection: ControlConnection) -> None:

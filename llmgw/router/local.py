@@ -11,8 +11,9 @@ import msgspec
 
 from llmgw.messages.routes import ModelRoute
 from llmgw.router.errors import ApiError, not_yet_known, render, unknown_model
+from llmgw.router.keys import Keys
 from llmgw.router.request import Request
-from llmgw.router.table import RoutingTable
+from llmgw.router.table import Model, RoutingTable
 
 MODELS_PATH = "/v1/models"
 # What engines serve beside /v1/ and what names a model in its body. Nothing else of theirs is for clients: most
@@ -54,7 +55,7 @@ def _takes_posts(path: str) -> bool:
     return _methods(path) == _POST and not _is_kept(path, b"POST")
 
 
-def answer_locally(request: Request, table: RoutingTable, *, keep_alive: bool) -> bytes:
+def answer_locally(request: Request, table: RoutingTable, keys: Keys, *, keep_alive: bool) -> bytes:
     """The whole answer for everything that is not passed on. Raises ApiError."""
     path = request.path
     if _is_kept(path, request.method):
@@ -89,16 +90,23 @@ def answer_locally(request: Request, table: RoutingTable, *, keep_alive: bool) -
         # An empty list would be believed, and the models given up by whoever asked.
         raise not_yet_known()
     elif path == MODELS_PATH:
-        entries = [_entry(name, model.route) for name, model in sorted(table.models.items())]
+        entries = [_entry(name, model.route) for name, model in _allowed(request, table, keys)]
         body = _encode(_list(entries))
     else:
         name = unquote(path[len(MODELS_PATH) + 1 :])
-        model = table.models.get(name)
+        allowed = dict(_allowed(request, table, keys))
+        model = allowed.get(name)
         if model is None:
-            raise unknown_model(name, sorted(table.models))
+            raise unknown_model(name, list(allowed))
         body = _encode(_entry(name, model.route))
     headers = [b"x-request-id: " + request.request_id]
     return render(200, body, keep_alive=keep_alive, headers=headers, head_only=request.method == b"HEAD")
+
+
+def _allowed(request: Request, table: RoutingTable, keys: Keys) -> list[tuple[str, Model]]:
+    """The models that this caller may use, by name and by alias. Raises ApiError for a caller that is none."""
+    caller = keys.caller(request)
+    return [(name, model) for name, model in sorted(table.models.items()) if caller.may_use(model.name)]
 
 
 def _methods(path: str) -> list[str]:

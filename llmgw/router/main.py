@@ -52,13 +52,15 @@ class StartError(SentenceError):
 class RouterOptions:
     """What `llmgw router` was told. One of `listen` and `listen_fds`, or sockets from systemd.
 
-    `worker` tells it from the others on the same state folder.
+    `worker` tells it from the others on the same state folder. `needs_keys`: the table on disk is of use only if
+    it says the same of clients' keys: whoever changed that must not have the old rule for the first moments.
     """
 
     state: Path
     listen: str | None = None
     listen_fds: tuple[int, ...] = ()
     worker: int = 0
+    needs_keys: bool | None = None
     ignore_sigint: bool = False
     limits: Limits = field(default_factory=Limits)
 
@@ -90,7 +92,7 @@ async def _serve(options: RouterOptions, listeners: list[socket.socket], control
     service = Service(options.limits)
     table_file = TableFile(options.files.table, options.files.table_being_written)
     table = table_file.load()
-    if table is not None:
+    if table is not None and options.needs_keys in (None, table.keys_required):
         service.apply(table)
     usage_file = UsageFile(options.files.usage, service.telemetry.usage)
     usage_file.load()

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Iterable
 
+from llmgw.router.caller import ANYBODY
 from llmgw.router.errors import ApiError
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -20,6 +21,8 @@ _DROPPED = frozenset(
 _CREDENTIALS = frozenset(
     (b"authorization", b"proxy-authorization", b"proxy-authenticate", b"x-api-key", b"api-key", b"cookie")
 )
+# Those of them in which a key may come: OpenAI's, Anthropic's and Azure's clients each have their own.
+_KEYS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 _READ = frozenset(
     (
         b"connection",
@@ -36,14 +39,21 @@ _READ = frozenset(
 _SPECIAL = _DROPPED | _CREDENTIALS | _READ
 
 
+Credentials = tuple[tuple[bytes, bytes], ...]
+"""The headers that a key may come in, as they came: (lower-case name, value)."""
+
+
 class Request:
     """One request. `lines` are the header lines for the engine, each with its end."""
 
     __slots__ = (
+        "answer_lines",
         "asks_place",
         "body",
+        "caller",
         "content_length",
         "content_type",
+        "credentials",
         "expects_continue",
         "http10",
         "keep_alive",
@@ -51,6 +61,7 @@ class Request:
         "method",
         "path",
         "query",
+        "refusal",
         "request_id",
         "session",
     )
@@ -73,6 +84,12 @@ class Request:
         self.content_type = b""
         self.expects_continue = False
         self.request_id = b""
+        self.credentials: Credentials = ()
+        self.caller = ANYBODY
+        self.refusal: ApiError | None = None
+        """Why whoever sent it is not served; its body is not kept then."""
+        self.answer_lines = b""
+        """Header lines for an engine's answer, each with its end."""
         self.session = b""
         """What the client calls the conversation."""
         self.asks_place = False
@@ -85,6 +102,8 @@ class Request:
         for name, value in headers:
             if name not in _SPECIAL:
                 lines.append(b"%b: %b\r\n" % (name, value.strip(b" \t")))
+            elif name in _KEYS:
+                self.credentials += ((name, value),)
             elif name == b"content-length":
                 self.content_length = int(value)  # llhttp let nothing but digits pass
             elif name == b"content-type":

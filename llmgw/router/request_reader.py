@@ -12,9 +12,10 @@ from typing import Any
 
 import httptools
 
+from llmgw.router.caller import ANYBODY, Caller
 from llmgw.router.errors import ApiError, busy, too_large
 from llmgw.router.limits import HEAD_BYTES_MAX, PIPELINED_MAX
-from llmgw.router.request import Request
+from llmgw.router.request import Credentials, Request
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,9 @@ class RequestReader:
         "_budget",
         "_head_bytes",
         "_headers",
+        "_identify",
+        "_known_caller",
+        "_known_credentials",
         "_may_go_on",
         "_parser",
         "_request",
@@ -49,8 +53,20 @@ class RequestReader:
         "refusing",
     )
 
-    def __init__(self, *, body_bytes_max: int, budget: BodyBudget, may_go_on: Callable[[], None]) -> None:
-        """`may_go_on` is called when a client waits for 100 Continue and may have it."""
+    def __init__(
+        self,
+        *,
+        body_bytes_max: int,
+        budget: BodyBudget,
+        may_go_on: Callable[[], None],
+        identify: Callable[[Credentials], Caller] = lambda credentials: ANYBODY,
+    ) -> None:
+        """`may_go_on` is called when a client waits for 100 Continue and may have it; `identify` raises ApiError
+        for who is not served."""
+        self._identify = identify
+        self._known_credentials: Credentials = ()
+        self._known_caller = ANYBODY
+        """What this connection last proved itself with: clients send the same with every request."""
         self._parser: Any = httptools.HttpRequestParser(self)
         self._body_bytes_max = body_bytes_max
         self._budget = budget
@@ -182,6 +198,7 @@ class RequestReader:
             self.refuse(error)
             return
         self._request = request
+        self._recognise(request)
         if request.expects_continue and not self.queue:
             self._may_go_on()
 
@@ -189,10 +206,12 @@ class RequestReader:
         if self.refusing:
             return
         size = len(part)
-        self._body.append(part)
         self._body_bytes += size
         budget = self._budget
-        budget.held += size
+        # What a stranger sends is read, so that the connection may stay, and thrown away: it costs no memory.
+        if self._request is None or self._request.refusal is None:
+            self._body.append(part)
+            budget.held += size
         if self._body_bytes > self._body_bytes_max:
             self.refuse(too_large(self._body_bytes_max))
         elif budget.held > budget.bytes_max:
@@ -209,6 +228,19 @@ class RequestReader:
         self.queue.append(request)
         if not request.keep_alive or len(self.queue) > PIPELINED_MAX:
             self.refusing = True
+
+    def _recognise(self, request: Request) -> None:
+        credentials = request.credentials
+        if credentials and credentials == self._known_credentials and not self._known_caller.gone:
+            request.caller = self._known_caller
+            return
+        try:
+            request.caller = caller = self._identify(credentials)
+        except ApiError as error:
+            request.refusal = error
+            return
+        if caller.id:
+            self._known_credentials, self._known_caller = credentials, caller
 
     def _without_upgrade(self, rest: bytes) -> None:
         """Clients that offer HTTP/2 (Java's, curl's) are answered in HTTP/1.1 (RFC 9110 section 7.8).

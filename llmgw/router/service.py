@@ -10,11 +10,13 @@ from collections.abc import Callable
 
 from llmgw.messages.routes import Outcome, RouterShare, RouteTable
 from llmgw.router.affinity import conversation_point
+from llmgw.router.caller import ANYBODY, Caller
 from llmgw.router.client import ClientConnection
 from llmgw.router.endpoint import Endpoint
 from llmgw.router.errors import ApiError, not_yet_known, unknown_model
 from llmgw.router.exchange import Exchange
 from llmgw.router.fields import read_fields
+from llmgw.router.keys import Keys
 from llmgw.router.limits import SWEEP_S, UPSTREAM_IDLE_S, Limits
 from llmgw.router.pings import Pings
 from llmgw.router.request import Request
@@ -35,6 +37,7 @@ class Service:
         self._limits_together = limits
         self.loop = asyncio.get_running_loop()
         self.table = RoutingTable(idle_limit_s=UPSTREAM_IDLE_S, workers=self.limits.workers)
+        self.keys = Keys(limits.workers)
         self.telemetry = TelemetryLog()
         self.clients: set[ClientConnection] = set()
         self.overflowing = 0
@@ -56,22 +59,28 @@ class Service:
         if share.workers:
             self.limits = self._limits_together.share(share.workers)
             self.bodies.bytes_max = self.limits.bodies_bytes_max
-        self.table.share(self.limits.workers, share.endpoints)
-        self.telemetry.share = share.number
         now = time.monotonic()
+        self.keys.share(share.keys, self.limits.workers, now)
+        self.table.share(self.limits.workers, share.endpoints)
+        if share.number == self.telemetry.share:
+            return
+        self.telemetry.share = share.number
         for model in self.table.each_model():
             model.admission.look(now)
         self.notify(True)
 
     def open_exchange(self, client: ClientConnection, request: Request) -> Exchange:
-        """Find the model that a request names. Raises ApiError, which is recorded."""
+        """Find the caller and the model that a request names. Raises ApiError, which is recorded."""
+        caller = request.caller
         try:
+            caller = self.keys.caller(request)
             fields = read_fields(request.body, request.content_type)
             model = self.table.models.get(fields.model)
             if model is None:
                 if self.table.snapshot is None:
                     raise not_yet_known()
-                raise unknown_model(fields.model, sorted(self.table.models))
+                models = self.table.models
+                raise unknown_model(fields.model, sorted(n for n in models if caller.may_use(models[n].name)))
             point = None
             if model.pool.ring is not None:
                 point = conversation_point(
@@ -80,15 +89,22 @@ class Service:
                     messages=bytes(fields.messages),
                     prompt=bytes(fields.prompt) or bytes(fields.input),
                 )
+            request.answer_lines = caller.begin(model.name)
             usage = RequestUsage(request.path, fields, len(request.body))
-            return Exchange(self, client, request, model, bool(fields.stream), usage, point)
+            try:
+                return Exchange(self, client, request, model, bool(fields.stream), usage, point, caller)
+            except ApiError:
+                caller.ended(0)
+                raise
         except ApiError as error:
-            self.record_refusal(error)
+            self.record_refusal(error, caller)
             raise
 
-    def record_refusal(self, error: ApiError) -> None:
+    def record_refusal(self, error: ApiError, caller: Caller = ANYBODY) -> None:
         """A request that named no model that is known: its name is the client's word, and is not kept."""
-        self.telemetry.record(Outcome(model="", endpoint=None, status=error.status, error=error.code))
+        self.telemetry.record(
+            Outcome(model="", endpoint=None, status=error.status, error=error.code, key=caller.id)
+        )
 
     def apply(self, table: RouteTable) -> bool:
         """Route by this table from now on, if it is newer."""
@@ -96,6 +112,7 @@ class Service:
         waited_for = [model for model in self.table.each_model() if model.admission.waiting]
         applied = self.table.apply(table, now)
         if applied:
+            self.keys.apply(table, now)
             models = {model.name: model for model in self.table.each_model()}
             for model in waited_for:
                 model.admission.moved(models.get(model.name), model.name, sorted(self.table.models), now)

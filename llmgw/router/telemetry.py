@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping
 
-from llmgw.messages.routes import Outcome, Telemetry
+from llmgw.messages.routes import KeyDemand, Outcome, Telemetry
 from llmgw.router.limits import OUTCOMES_MAX
 from llmgw.router.table import RoutingTable
 from llmgw.router.usage_ledger import UsageLedger
@@ -38,7 +39,14 @@ class TelemetryLog:
         """A connection to this endpoint could not be made."""
         self._refused.add(endpoint_id)
 
-    def take(self, table: RoutingTable, now: float, *, draining: bool = False) -> Telemetry:
+    def take(
+        self,
+        table: RoutingTable,
+        now: float,
+        *,
+        draining: bool = False,
+        keys: Mapping[str, KeyDemand] | None = None,
+    ) -> Telemetry:
         """Everything since the last call, as one frame's message."""
         telemetry = Telemetry(
             acked=table.version,
@@ -52,6 +60,7 @@ class TelemetryLog:
             queued=table.queued(),
             share=self.share,
             usage=self.usage.take(now),
+            keys=dict(keys or {}),
         )
         self.alive.clear()
         self._refused.clear()

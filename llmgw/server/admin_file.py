@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from pathlib import Path
 
 from llmgw.server.store.errors import explain
 from llmgw.server.store.interface import StoreInterface
-from llmgw.server.store.tokens import hash_secret, matching_token
+from llmgw.server.store.secrets import hash_secret, matching_token, new_secret
 
 LOCAL_TOKEN = "local"
 
@@ -21,7 +20,7 @@ async def write_admin_file(state: Path, store: StoreInterface, url: str, ca: str
     if token is None or matching_token(store.token_hashes(), token) is None:
         if any(view.name == LOCAL_TOKEN for view in store.tokens()):
             await store.revoke_token(LOCAL_TOKEN, now)
-        token = secrets.token_urlsafe(32)
+        token = new_secret()
         await store.create_token(LOCAL_TOKEN, hash_secret(token), now)
     content = {"url": url, "token": token, **({"ca": ca} if ca is not None else {})}
     beside = path.with_suffix(".json.new")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -40,12 +39,13 @@ from llmgw.server.fabrics.drawings import Drawings
 from llmgw.server.failures import Failure
 from llmgw.server.hub import Hub
 from llmgw.server.hub_error import HubError
+from llmgw.server.key_owner import KeyOwner
 from llmgw.server.loop_watch import LoopPause
 from llmgw.server.metrics import Metrics, Source
 from llmgw.server.router_worker import RouterView
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.interface import StoreInterface
-from llmgw.server.store.tokens import hash_secret, matching_token, token_name_problem
+from llmgw.server.store.secrets import hash_secret, matching_token, name_problem, new_secret
 from llmgw.server.usage_book import TokenTally
 from llmgw.server.usage_known import UsageKnown
 from llmgw.server.views import (
@@ -94,6 +94,7 @@ class Backend:
         self._listen = listen
         self.catalog = CatalogOwner(hub, store, revision=revision, config_path=config_path)
         self.weights = WeightsOnDisk(hub)
+        self.keys = KeyOwner(hub, store)
         self.fabric_tests = FabricTests(hub, store, require_s=require_fabric_test_s)
         self.fabrics = FabricsKnown(hub, store)
         self.drawings = Drawings(hub, self.fabrics.known)
@@ -113,6 +114,8 @@ class Backend:
             started_at=self._started_at,
             settling=self._hub.fleet.settling,
             listen=self._listen,
+            api_keys=len(self._hub.keys.names),
+            api_keys_required=self._hub.keys.required,
             routers=self._routers(),
             problems=self._findings(),
         )
@@ -330,7 +333,7 @@ class Backend:
 
     async def create_token(self, name: str, *, by: str) -> NewToken:
         """A new named token; its secret is in this answer and nowhere else."""
-        problem = token_name_problem(name)
+        problem = name_problem(name, "token")
         if problem is not None:
             raise AdminError(400, "bad-name", problem)
         secret = new_secret()
@@ -414,11 +417,6 @@ class Backend:
                 404, "unknown-replica", f"there is no replica {replica_id!r}; {_known('replicas', known)}"
             )
         return replica
-
-
-def new_secret() -> str:
-    """256 random bits, URL-safe."""
-    return secrets.token_urlsafe(32)
 
 
 def _known(what: str, names: list[str]) -> str:

@@ -83,6 +83,10 @@ class DividedLimits:
             if acked:
                 known.acked = known.sent
 
+    def sent(self, router: str) -> Parts:
+        """What a router was sent last, or goes by since it joined. Raises KeyError for one that is not there."""
+        return self._routers[router].sent
+
     def divide(self, limits: Mapping[str, int], workers: int) -> dict[str, Parts]:
         """What to send now, by router: nothing to those that have not acknowledged what they were sent before.
 

@@ -44,6 +44,7 @@ from llmgw.messages.agent import (
 )
 from llmgw.messages.findings import Finding
 from llmgw.messages.routes import RouteEndpoint, RouteTable, Telemetry
+from llmgw.server.api_keys import ApiKeys
 from llmgw.server.clones import Clones
 from llmgw.server.fabrics.book import FabricBook
 from llmgw.server.fabrics.port_rates import PortRates
@@ -87,6 +88,7 @@ class Hub:
         roll_back: Callable[[StopRollout], None] = lambda action: None,
         known_nodes: Iterable[Node] = (),
         known_lives: Mapping[str, Life] | None = None,
+        api_keys: ApiKeys | None = None,
     ) -> None:
         """`known_nodes` and `known_lives` are what the store kept of the nodes that registered before."""
         self.epoch = epoch
@@ -107,6 +109,8 @@ class Hub:
         """What clients got, as the routers told it."""
         self.context_lengths: dict[str, int] = {}
         """Endpoint id → tokens that a prompt and its answer may have together, where the engine said so."""
+        self.keys = ApiKeys() if api_keys is None else api_keys
+        """Who may use the model API, and what was seen of them."""
         self.ports = PortWatch()
         """What changed at the nodes' ports, and which of them count errors: for history and placement."""
         self.port_rates = PortRates()
@@ -214,6 +218,7 @@ class Hub:
     def import_table(self, table: RouteTable) -> None:
         """Take over the table of routers that outlived the previous server, before anything is changed."""
         inherit_routes(self.fleet, table, self.clock.monotonic())
+        self.keys.imported(table)
 
     def release_routes(self) -> None:
         """From now on tables are published: the router has greeted, and its table was imported."""
@@ -229,6 +234,7 @@ class Hub:
         self.fleet.routers.pop(router_id, None)
         self.breakers.pop(router_id, None)
         self.queued.pop(router_id, None)
+        self.keys.shares.forget(router_id)
         self.changed.set()
 
     def telemetry(self, router_id: str, message: Telemetry) -> None:
@@ -242,6 +248,7 @@ class Hub:
         self.queued[router_id] = message.queued
         now = self.clock.monotonic()
         in_flight(self.fleet, router_id, message.in_flight, now)
+        self.keys.told(router_id, message)
         if message.outcomes or message.dropped:
             known = {model.name for model in self.catalog.models}
             self.requests.take(message.outcomes, message.dropped, known)
@@ -268,7 +275,7 @@ class Hub:
         if not self._turns.take(self.fleet, self.catalog, self.settings):
             self.changed.set()
         self.sessions.close_lost(self.fleet)
-        if self._tables.update(self.fleet, self.catalog, self.static, self.context_lengths):
+        if self._tables.update(self.fleet, self.catalog, self.static, self.keys, self.context_lengths):
             self.changed.set()
         self._awake_at = self.clock.monotonic()
 
@@ -313,6 +320,10 @@ class Hub:
         self.static = static
         self._keep([event])
         self.changed.set()
+
+    def keys_changed(self) -> None:
+        """`keys` has changed: every router is told at once."""
+        self._tables.set_keys(self.keys)
 
     def set_cordon(self, node_id: str, cordoned: bool, by: str) -> None:
         """Only stops placement, or allows it again."""

@@ -39,7 +39,7 @@ from llmgw.server.figures import send_figures
 from llmgw.server.hub import Hub
 from llmgw.server.ids import RandomIds
 from llmgw.server.loop_watch import LoopWatch
-from llmgw.server.memory import StoreMemory, known_lives, known_nodes
+from llmgw.server.memory import StoreMemory, known_keys, known_lives, known_nodes
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
 from llmgw.server.prober import Prober
 from llmgw.server.rollback import roll_back
@@ -106,6 +106,7 @@ class _ControlProcess:
             known_nodes=known_nodes(store, time.monotonic()),
             known_lives=known_lives(store),
             roll_back=self._stopped_rollouts.put_nowait,
+            api_keys=known_keys(store, config.key_rule),
         )
         usage.known = lambda: {model.name for model in hub.catalog.models}
         hub.start_settling()
@@ -123,7 +124,11 @@ class _ControlProcess:
             routers=routers.names,
             router_views=routers.views,
             tokens=lambda: usage.tokens,
-            problems=lambda: [*routers.findings(), *self._certificate_findings()],
+            problems=lambda: [
+                *routers.findings(),
+                *hub.keys.findings(config.listen, time.time()),
+                *self._certificate_findings(),
+            ],
             certificates=self._certificate_ends,
             loop_pause=watch.longest,
             require_fabric_test_s=config.placement.require_fabric_test,
@@ -146,6 +151,7 @@ class _ControlProcess:
             asyncio.create_task(self._refresh_certificates(store), name="certificates"),
             asyncio.create_task(self._roll_back(backend, store), name="rollbacks"),
             asyncio.create_task(backend.fabric_tests.run(), name="fabric tests"),
+            asyncio.create_task(backend.keys.run(), name="keys"),
         ]
         self._handle_signals(backend)
         # What starting has made (modules, above all) lives as long as the process. Out of the garbage collector's

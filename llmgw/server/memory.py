@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from llmgw.config.server import KeyRule
 from llmgw.fleet.events import Event
 from llmgw.fleet.lives import Life
 from llmgw.fleet.model import Node
+from llmgw.server.api_keys import ApiKeys
 from llmgw.server.store.interface import StoreInterface
 
 
@@ -58,6 +60,13 @@ def known_nodes(store: StoreInterface, now: float) -> list[Node]:
         )
         for record in store.nodes().values()
     ]
+
+
+def known_keys(store: StoreInterface, rule: KeyRule) -> ApiKeys:
+    """The API keys that the store has: the first table that is published already has them."""
+    keys = ApiKeys(rule)
+    keys.take(store.api_keys.all(), any_made=store.api_keys.any_made)
+    return keys
 
 
 def known_lives(store: StoreInterface) -> dict[str, Life]:

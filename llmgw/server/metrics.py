@@ -22,6 +22,7 @@ from llmgw.pki.expiry import CertificateEnd
 from llmgw.server.fabrics.metrics import fabric_metrics
 from llmgw.server.figures import figure_metrics
 from llmgw.server.hub import Hub
+from llmgw.server.key_tally import WITHOUT
 from llmgw.server.loop_watch import LoopPause
 from llmgw.server.request_tally import OTHER, Histogram
 from llmgw.server.router_metrics import router_metrics
@@ -31,6 +32,10 @@ from llmgw.server.usage_book import TokenTally
 LABEL_CHARS_MAX = 128
 CHECKS_MAX = 200
 """Distinct names of checks; agents send them, and what goes beyond is counted together."""
+
+
+KEYS_MAX = 500
+"""API keys with series of their own, the first by name; what goes beyond is counted together."""
 
 
 @dataclass(frozen=True)
@@ -243,6 +248,28 @@ def _tokens(source: Source) -> Iterator[Metric]:
     yield family
 
 
+def _keys(source: Source) -> Iterator[Metric]:
+    keys = source.hub.keys
+    family = CounterMetricFamily(
+        "llmgw_key_requests",
+        "Requests that ended, by the name of their API key; those without one that is known are (none)",
+        labels=["key", "status_class"],
+    )
+    shown = sorted(keys.names.items(), key=lambda item: item[1])[:KEYS_MAX]
+    rest: Counter[str] = Counter()
+    for key_id in keys.names.keys() - dict(shown).keys():
+        rest.update(keys.tally.counts.get(key_id, {}))
+    counted = [(name, keys.tally.counts.get(key_id, {})) for key_id, name in shown]
+    counted.append(("(none)", keys.tally.counts.get(WITHOUT, {})))
+    if rest:
+        counted.append((OTHER, rest))
+    for name, counts in counted:
+        # Every series is there from the first scrape on: a rate over one that appears misses its beginning.
+        for status in sorted({"2xx", "4xx", "5xx", "client_left", *counts}):
+            family.add_metric([name, status], counts.get(status, 0))
+    yield family
+
+
 def _breakers(source: Source) -> Iterator[Metric]:
     table = source.hub.table
     seen: dict[str, set[str]] = {}
@@ -304,6 +331,7 @@ FAMILIES: tuple[Callable[[Source], Iterator[Metric]], ...] = (
     _certificates,
     _requests,
     _tokens,
+    _keys,
     _breakers,
     _queues,
     _routers,

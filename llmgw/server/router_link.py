@@ -84,7 +84,7 @@ class RouterLink:
         return taken
 
     def send_share(self, share: RouterShare) -> None:
-        """Tell the router its part of the limits. Nothing happens while it is not connected."""
+        """Tell the router its part of what all hold together. Nothing happens while it is not connected."""
         if self.connected:
             self._enqueue(share)
 

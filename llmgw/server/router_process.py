@@ -22,11 +22,13 @@ def start_router(
     *,
     worker: int = 0,
     share_of: int = 1,
+    needs_keys: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start `llmgw router` in a session of its own, so that no signal meant for this process reaches it.
 
     It inherits `listeners`; keep them open for the router's replacement. Its name is `worker_name(worker)`, and
-    of the limits that are for all it has the part of one of `share_of`. Its output is appended to
+    of the limits that are for all it has the part of one of `share_of`. `needs_keys`: whether clients do. Its
+    output is appended to
     `router.log` (0600) in the state folder. Nothing waits for it: the link tells when it serves. The process
     handle is for `pid` and for `poll`, without which an ended child stays a zombie.
     Raises OSError when the program cannot be started.
@@ -43,6 +45,7 @@ def start_router(
         f"--connect-timeout-s={settings.connect_timeout}",
         f"--connections-max={settings.connections_max}",
         f"--drain-s={settings.drain_grace}",
+        "--needs-keys" if needs_keys else "--needs-no-keys",
         "--ignore-sigint",
     ]
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from llmgw.messages.routes import Hello, RouterShare, RouteTable, Telemetry
 from llmgw.server.divided_limits import DividedLimits, Parts
@@ -50,14 +50,19 @@ class RouterShares:
             acked = telemetry.share == sent and sent > 0
             self._endpoints.used(router, telemetry.in_flight, waiting, acked=acked)
 
-    def due(self) -> dict[str, RouterShare]:
-        """What to tell which routers now."""
+    def due(self, also: Iterable[str] = ()) -> dict[str, RouterShare]:
+        """What to tell which routers now, without `keys`; those of `also` hear again what they go by already."""
         parts = self._endpoints.divide(self._limits, self._workers)
         shares: dict[str, RouterShare] = {}
         for router, mine in parts.items():
             self._number += 1
             self._sent[router] = self._number
             shares[router] = RouterShare(workers=self._workers, number=self._number, endpoints=dict(mine.own))
+        for router in also:
+            if router in self._sent and router not in shares:
+                mine = self._endpoints.sent(router)
+                number = self._sent[router]
+                shares[router] = RouterShare(workers=mine.workers, number=number, endpoints=dict(mine.own))
         return shares
 
     def _waiting(self, queued: Mapping[str, int]) -> dict[str, float]:

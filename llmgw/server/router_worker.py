@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmgw.messages.router_files import RouterFiles
-from llmgw.messages.routes import Hello, Telemetry
+from llmgw.messages.routes import Hello, KeyShare, Telemetry
 from llmgw.server.router_link import RouterLink
 from llmgw.server.router_slots import lives, lock_holder
 
@@ -60,6 +60,8 @@ class Worker:
         """It was told to finish, or said that it does."""
         self.requests = 0
         self.in_flight = 0
+        self.key_parts: dict[str, KeyShare] = {}
+        """Its parts of the keys' limits; what is missing is divided evenly."""
         self._on_telemetry = on_telemetry
         self._on_lost = on_lost
         self._clock = clock
@@ -94,6 +96,11 @@ class Worker:
         """Have it accept no more, and end when its requests have, after `drain_s` at the latest."""
         self.leaving = True
         self.link.send_stop(drain_s)
+
+    def shares(self, version: str) -> bool:
+        """True for one that serves, as this version does, and so has a part of what all hold together."""
+        hello = self.link.hello
+        return hello is not None and hello.software_version == version and not self.leaving
 
     @property
     def pid(self) -> str:

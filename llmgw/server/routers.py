@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import structlog
+from msgspec.structs import replace
 
 import llmgw
 from llmgw.config.errors import SentenceError
@@ -184,6 +185,7 @@ class Routers:
             self._config.router,
             worker=int(name.removeprefix("router-")),
             share_of=self._wanted,
+            needs_keys=self._hub is not None and self._hub.keys.required,
         )
         worker = self._follow(name)
         worker.process = process
@@ -297,6 +299,25 @@ class Routers:
         self._cannot_listen = False
         return True
 
+    # Inside: what they hold together.
+
+    def _send_shares(self, *again: str) -> None:
+        """Tell each router its part of what all hold together, where it changed; those named in any case."""
+        hub = self._hub
+        if hub is None:
+            return
+        sharing = [worker for worker in self._workers.values() if worker.shares(llmgw.__version__)]
+        parts = hub.keys.shares.divide(worker.router_id or "" for worker in sharing)
+        also = [*again]
+        for worker in sharing:
+            mine = parts[worker.router_id or ""]
+            if mine != worker.key_parts:
+                worker.key_parts = mine
+                also.append(worker.name)
+        for name, share in self._shares.due(also).items():
+            worker = self._workers[name]
+            worker.link.send_share(replace(share, keys=worker.key_parts))
+
     # Inside: what routers say.
 
     def _hello(self, worker: Worker, hello: Hello) -> None:
@@ -311,7 +332,8 @@ class Routers:
         hub.router_connected(hello.router_id)
         if hello.software_version == llmgw.__version__:
             self._shares.joined(worker.name, hello)
-            self._send_shares()
+            worker.key_parts = hub.keys.shares.connected(hello.router_id)
+            self._send_shares(worker.name)
         if hello.draining:
             worker.leaving = True
         elif worker.leaving:
@@ -351,10 +373,6 @@ class Routers:
                 self._usage.take(message.usage, worker.link.send_stored)
             if message.draining:
                 self._usage.write()  # it waits for that, to end
-
-    def _send_shares(self) -> None:
-        for name, share in self._shares.due().items():
-            self._workers[name].link.send_share(share)
 
 
 def wanted_workers(config: ServerConfig) -> int:

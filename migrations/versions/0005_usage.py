@@ -1,7 +1,7 @@
 """What requests took, by key, model and hour.
 
 Revision: 0005
-Follows: 0003
+Follows: 0004
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0005"
-down_revision = "0003"
+down_revision = "0004"
 branch_labels = None
 depends_on = None
 

@@ -204,15 +204,10 @@ SERVER_SENTENCES = {
         "server.yaml line 1: listen: '::1:8080' is not host:port: put the IPv6 address into brackets, "
         "like [::1]:8080",
     ),
-    "the API beyond loopback": (
-        "state: x\nlisten: 0.0.0.0:8080\n",
-        "server.yaml line 2: listen: 0.0.0.0:8080 is beyond loopback and asks nobody for a key; listen on "
-        "127.0.0.1 behind a proxy that authenticates, or write auth: none to open it to everybody "
-        "who can reach it",
-    ),
     "an auth that is not known": (
         "auth: basic\n",
-        "server.yaml line 1: auth: 'basic' is not known; leave auth out, or write auth: none",
+        "server.yaml line 1: auth: 'basic' is not known; write auth: keys to ask everybody for an API key, "
+        "auth: none to ask nobody, or leave it out",
     ),
     "the admin API in the clear": (
         "admin:\n  listen: 10.0.0.1:8081\n",

@@ -47,6 +47,7 @@ from llmgw.messages.admin_fabrics import (
     FabricView,
     ManagerView,
 )
+from llmgw.messages.admin_keys import CreateKey, KeyView, LimitKey, NewKey
 from llmgw.messages.agent import FabricOffer, Gpu, Port, Progress
 from llmgw.messages.findings import Finding
 from llmgw.messages.topology import FabricSummary, TopologyView
@@ -311,12 +312,45 @@ class ScriptedUsage:
         return UsageView(from_s=from_s, to_s=to_s, by=list(by), entries=entries, total=total)
 
 
+class ScriptedKeys:
+    """API keys that are always the same; what is asked stands in the backend's `asked`."""
+
+    def __init__(self, backend: ScriptedBackend) -> None:
+        self._backend = backend
+
+    def views(self) -> list[KeyView]:
+        return [
+            KeyView(
+                name="alice",
+                id="3f9a1c2d55",
+                prefix="llmgw-3f9a1c2d55",
+                models=["chat-small"],
+                requests_per_minute=600,
+                created_at=STARTED_AT,
+                created_by="first",
+                expires_at=STARTED_AT,
+                expired=True,
+            )
+        ]
+
+    async def create(self, wish: CreateKey, *, by: str) -> NewKey:
+        self._backend.asked.append(("create_key", wish, by))
+        return NewKey(name=wish.name, id="3f9a1c2d55", key="llmgw-3f9a1c2d55-fresh-secret")
+
+    async def limit(self, name: str, wish: LimitKey, *, by: str) -> Done:
+        return self._backend._done("limit_key", name, wish, by)
+
+    async def revoke(self, name: str, *, by: str) -> Done:
+        return self._backend._done("revoke_key", name, by)
+
+
 class ScriptedBackend:
     """Answers from lists that a test fills, and keeps what it was asked to do in `asked`."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
         self.tokens_known = {TOKEN: "first"}
+        self.keys = ScriptedKeys(self)
         self.authenticated = 0
         self.settling = False
         self.broken = False

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from llmgw.messages import admin, admin_fabrics, topology
+from llmgw.messages import admin, admin_fabrics, admin_keys, topology
 from llmgw.server.admin.app import create_admin_app
 from tests.ctl.scripted import TOKEN, ScriptedBackend, ServedAdmin
 
@@ -164,6 +164,38 @@ def test_a_body_that_cannot_be_meant_gets_a_sentence(
     assert backend.asked == []
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "part"),
+    [
+        ("keys", b"{}", "name"),
+        ("keys", b'{"name":"a","key":"mine"}', "key"),
+        ("keys", b'{"name":"a b"}', "is not a key name"),
+        ("keys", b'{"name":"a","models":[]}', "null allows all"),
+        ("keys", b'{"name":"a","models":["\\u0000"]}', "printable"),
+        ("keys", b'{"name":"a","models":"chat"}', "models"),
+        ("keys", b'{"name":"a","requests_per_minute":0}', "llmgw ctl keys revoke ends a key"),
+        ("keys", b'{"name":"a","requests_per_minute":1.5}', "requests_per_minute"),
+        ("keys", b'{"name":"a","tokens_per_minute":99999999999999}', "from 1 to"),
+        ("keys", b'{"name":"a","concurrency":-1}', "from 1 to"),
+        ("keys", b'{"name":"a","priority":null}', "priority"),
+        ("keys", b'{"name":"a","priority":101}', "-100 to 100"),
+        ("keys", b'{"name":"a","expires_at":1e300}', "seconds since 1970"),
+        ("keys", b'{"name":"a","expires_at":-1}', "seconds since 1970"),
+        ("keys/a/limit", b'{"name":"b"}', "name"),
+        ("keys/a/limit", b'{"concurrency":0}', "from 1 to"),
+        ("keys/a%20b/limit", b'{"concurrency":1}', "is not a key name"),
+        ("keys?force=1", b'{"name":"a"}', "no parameter"),
+    ],
+)
+def test_a_key_that_cannot_be_meant_gets_a_sentence(
+    client: httpx.Client, backend: ScriptedBackend, path: str, body: bytes, part: str
+) -> None:
+    refused = client.post(f"/api/v1/{path}", content=body)
+    assert refused.status_code == 400
+    assert part in refused.json()["message"]
+    assert backend.asked == []
+
+
 def test_a_body_on_a_route_that_takes_none_is_refused(client: httpx.Client, backend: ScriptedBackend) -> None:
     refused = client.post("/api/v1/nodes/node01/undrain", json={"force": True})
     assert refused.status_code == 400
@@ -236,6 +268,7 @@ def test_the_documents_name_every_field_of_every_answer() -> None:
         admin.ServerView, admin.NodeView, admin.ReplicaView, admin.ShardView, admin.ModelView,
         admin.ProfileView, admin.ExplainView, admin.ExplainProfile, admin.FilterTally, admin.HistoryEntry,
         admin.LogView, admin.TokenView, admin.NewToken, admin.Done, admin.Scale, admin.Drain, admin.CreateToken,
+        admin_keys.KeyView, admin_keys.NewKey, admin_keys.CreateKey, admin_keys.LimitKey,
         admin.CatalogView, admin.CatalogRevisionView, admin.PlanCatalog, admin.CatalogPlan, admin.ModelPlan,
         admin.ProfilePlan, admin.ApplyCatalog, admin.AppliedCatalog, admin.NodeWeightsView,
         admin.WeightsFileView, admin.RemoveWeightsWish, admin.RemovedWeights, admin_fabrics.FabricView,

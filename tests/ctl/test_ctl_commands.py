@@ -13,6 +13,7 @@ import httpx
 import msgspec
 import pytest
 
+from llmgw.messages.admin_keys import CreateKey, LimitKey, NewKey
 from tests.ctl.run_ctl import ctl, ctl_process, environment, sentence_of
 from tests.ctl.scripted import TOKEN, ScriptedBackend, ServedAdmin, node
 
@@ -40,6 +41,7 @@ def api_answer(served: ServedAdmin, path: str) -> Any:
         (["history", "--limit", "3"], "history?limit=3"),
         (["logs", "chat-large", "-n", "2"], "replicas/chat-large-1a2b/logs?lines=2"),
         (["token", "list"], "tokens"),
+        (["keys", "list"], "keys"),
         (["catalog", "history"], "catalog/revisions"),
         (["catalog", "show"], "catalog"),
         (["catalog", "show", "1"], "catalog?revision=1"),
@@ -121,6 +123,7 @@ def test_a_profile_that_lacks_replicas_is_named_below_those_that_are_there(
         ),
         (["history"], ["chat-large-1a2b", "ready", "a one-token request was answered", "2023-11-14"]),
         (["token", "list"], ["first"]),
+        (["keys", "list"], ["alice", "llmgw-3f9a1c2d55-…", "600", "expired", "chat-small"]),
         (["catalog", "history"], ["* 2", "ops", "why", "2023-11-14"]),
         (["catalog", "show"], ["# Catalog revision 2, which rules.", "by ops: why", "- name: a"]),
     ],
@@ -146,6 +149,19 @@ def test_tables_tell_people_the_same(
         (["undrain", "node01"], ("undrain", "node01", "first")),
         (["node", "remove", "node01", "--yes"], ("remove_node", "node01", "first")),
         (["token", "revoke", "first"], ("revoke_token", "first", "first")),
+        (["keys", "revoke", "alice"], ("revoke_key", "alice", "first")),
+        (
+            ["keys", "limit", "alice", "--concurrency", "none", "--all-models", "--expires", "never"],
+            ("limit_key", "alice", LimitKey(concurrency=None, models=None, expires_at=None), "first"),
+        ),
+        (
+            ["keys", "limit", "alice", "--models", "a, b", "--models", "c", "--priority", "-2"],
+            ("limit_key", "alice", LimitKey(models=["a", "b", "c"], priority=-2), "first"),
+        ),
+        (
+            ["keys", "limit", "alice", "--requests-per-minute", "5", "--tokens-per-minute", "6"],
+            ("limit_key", "alice", LimitKey(requests_per_minute=5, tokens_per_minute=6), "first"),
+        ),
         (["scale", "org/chat-large", "3"], ("scale", "org/chat-large", "default", 3, "first")),
         (["scale", "org/chat-large/default", "3"], ("scale", "org/chat-large", "default", 3, "first")),
         (["scale", "chat/default", "0"], ("scale", "org/chat-large", "default", 0, "first")),
@@ -210,6 +226,11 @@ def test_a_node_shows_how_long_its_certificate_holds_and_warns_before_it_ends(
         (["history", "--kind", "nothing"], "known: replica, node"),
         (["token", "create", "a b"], "token name"),
         (["token", "create", "\udcff"], "not text"),
+        (["keys", "create", "\udcff"], "not text"),
+        (["keys", "create", "x" * 65], "is not a key name"),
+        (["keys", "revoke", ".."], "'..' is not a name"),
+        (["keys", "limit", "a/b", "--priority", "1"], "'a/b' is not a name"),
+        (["token", "revoke", "a/b"], "'a/b' is not a name"),
         (["history", "--subject", "\udcff"], "not text"),
         (["nodes", "\udcff"], "is not a node id"),
         (["node", "remove", "..", "--yes"], "'..' is not a node id"),
@@ -246,6 +267,16 @@ def test_a_command_that_is_mistyped_ends_with_2(
     assert part in done.stderr
     assert "Traceback" not in done.stderr
     assert backend.asked == []
+
+
+def test_a_new_key_stands_alone_on_stdout_and_in_no_error(served: ServedAdmin, tmp_path: Path) -> None:
+    done = ctl("keys", "create", "alice", "--models", "a", home=tmp_path, served=served)
+    assert done.stdout == "llmgw-3f9a1c2d55-fresh-secret\n"
+    assert "cannot be shown again" in done.stderr
+    assert served.backend.asked[-1] == ("create_key", CreateKey(name="alice", models=["a"]), "first")
+    shown = json.loads(ctl("keys", "create", "alice", "-o", "json", home=tmp_path, served=served).stdout)
+    assert shown == {"name": "alice", "id": "3f9a1c2d55", "key": "llmgw-3f9a1c2d55-fresh-secret"}
+    assert "fresh-secret" not in repr(NewKey(**shown))
 
 
 def test_a_new_token_stands_alone_on_stdout(served: ServedAdmin, tmp_path: Path) -> None:

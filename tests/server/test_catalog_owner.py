@@ -21,8 +21,8 @@ from llmgw.server.catalogs import ruling_catalog
 from llmgw.server.hub import Clock, Hub
 from llmgw.server.ids import RandomIds
 from llmgw.server.memory import StoreMemory
+from llmgw.server.store.secrets import hash_secret
 from llmgw.server.store.store import Store
-from llmgw.server.store.tokens import hash_secret
 from tests.fleet.world import Machine, World
 
 NOW = 1_900_000_000.0

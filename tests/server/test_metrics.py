@@ -118,6 +118,7 @@ def test_an_empty_server_has_every_family_and_keeps_to_the_rules() -> None:
         "llmgw_fabric_slow_cables",
         "llmgw_fabric_differences",
         "llmgw_fabric_ports",
+        "llmgw_key_requests",
         "llmgw_replicas",
         "llmgw_replicas_wanted",
         "llmgw_engine_requests",

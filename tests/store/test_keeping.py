@@ -13,8 +13,8 @@ from llmgw.messages.agent import FabricOffer
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.interface import TOKEN_TOUCH_S, StoreInterface
 from llmgw.server.store.records import Revocation
+from llmgw.server.store.secrets import hash_secret, matching_token
 from llmgw.server.store.store import Store
-from llmgw.server.store.tokens import hash_secret, matching_token
 from tests.store.inline import InlineStore
 from tests.store.running import on_a_loop
 

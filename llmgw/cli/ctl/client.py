@@ -128,8 +128,9 @@ class AdminClient:
 
 
 def segment(name: str) -> str:
-    """A name as one part of a path: `a/b` does not become two. Raises NoNameError for what no path can hold."""
-    if name in ("", ".", "..") or not name.isprintable():
+    """A name as one part of a path. Raises NoNameError for what none can hold: a server reads an escaped slash as
+    one, too, and would call the path unknown."""
+    if name in ("", ".", "..") or "/" in name or not name.isprintable():
         raise NoNameError(f"{name!r} is not a name")
     return quote(name, safe="")
 

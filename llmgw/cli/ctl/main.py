@@ -13,6 +13,7 @@ from llmgw.cli.ctl import (
     fabric_test,
     fabrics,
     history,
+    keys,
     logs,
     models,
     nodes,
@@ -28,7 +29,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Ask and steer a server: nodes, replicas, models, history, certificates, tokens.",
+    help="Ask and steer a server: nodes, replicas, models, history, API keys, certificates, tokens.",
 )
 app.callback()(group_options)
 
@@ -38,6 +39,7 @@ for group in (status, nodes, replicas, fabrics, fabric_test, models, catalog, hi
 app.add_typer(catalog.catalog_app, name="catalog")
 app.add_typer(nodes.node_app, name="node")
 app.add_typer(fabrics.fabric_app, name="fabric")
+app.add_typer(keys.app, name="keys")
 app.add_typer(tokens.app, name="token")
 # An installation that only steers a server may do without the authority's part.
 if find_spec("llmgw.cli.ctl.cert"):

@@ -36,6 +36,7 @@ def _print_server(view: ServerView, target: Target) -> None:
         ("up for", f"{format_age(up_s)}, since {cells.local_time(view.started_at)} {cells.time_zone()}"),
         ("settling", settling),
         ("model API", cells.text(view.listen)),
+        ("API keys", f"{view.api_keys}, {'needed' if view.api_keys_required else 'nobody is asked for one'}"),
         ("routers", cells.listed(view.routers)),
         ("problems", str(len(view.problems)) if view.problems else "none known"),
     ):

@@ -29,6 +29,7 @@ from llmgw.messages.admin import (
     TokenView,
 )
 from llmgw.messages.admin_fabrics import FabricChanges, FabricView
+from llmgw.messages.admin_keys import CreateKey, KeyView, LimitKey, NewKey
 from llmgw.messages.fabric_test_views import FabricTestResult, FabricTestView, StartFabricTest
 from llmgw.messages.topology import FabricSummary, TopologyView
 from llmgw.messages.usage_views import UsageView
@@ -128,6 +129,18 @@ class AdminUsage(Protocol):
         ...
 
 
+class AdminKeys(Protocol):
+    """The API keys of the model API as the admin API sees them. A name may also be what a key begins with."""
+
+    def views(self) -> list[KeyView]: ...
+
+    async def create(self, wish: CreateKey, *, by: str) -> NewKey: ...
+
+    async def limit(self, name: str, wish: LimitKey, *, by: str) -> Done: ...
+
+    async def revoke(self, name: str, *, by: str) -> Done: ...
+
+
 class AdminBackend(Protocol):
     """The control plane as the admin API sees it. Unknown names raise AdminError(404, …) with the known ones."""
 
@@ -136,6 +149,9 @@ class AdminBackend(Protocol):
 
     @property
     def weights(self) -> AdminWeights: ...
+
+    @property
+    def keys(self) -> AdminKeys: ...
 
     @property
     def fabrics(self) -> AdminFabrics: ...

@@ -19,7 +19,7 @@ NOTE_CHARS_MAX = 200
 
 _NODE = re.compile(NODE_ID_PATTERN)
 _REPLICA = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:@+-]{0,199}$")
-_TOKEN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$")
+_TOKEN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")
 _STREAM = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
 # `model/profile` is the longest of them: 200 + 1 + 63.
 _NAME_CHARS_MAX = 264
@@ -56,6 +56,16 @@ def token_name(value: str) -> str:
         value,
         "token name",
         "letters, digits, '.', '_', '@' and '-', starting with one of the first two",
+    )
+
+
+def key_name(value: str) -> str:
+    """A key's name, or what the key begins with, checked. Raises AdminError(400)."""
+    return _matching(
+        _TOKEN_NAME,
+        value,
+        "key name",
+        "letters, digits, '.', '_', '@' and '-', starting with one of the first two, at most 64",
     )
 
 

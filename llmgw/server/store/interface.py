@@ -29,6 +29,7 @@ from llmgw.messages.findings import Finding
 from llmgw.server.store import reads, writes
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.fabrics import FabricStore
+from llmgw.server.store.keys import KeyStore
 from llmgw.server.store.queue import Write
 from llmgw.server.store.records import (
     FABRIC_TESTS_KEPT,
@@ -39,7 +40,7 @@ from llmgw.server.store.records import (
     Revocation,
     TokenRecord,
 )
-from llmgw.server.store.tokens import is_secret_hash, token_name_problem
+from llmgw.server.store.secrets import is_secret_hash, name_problem
 from llmgw.server.store.usage import UsageStore
 
 HISTORY_ROWS_KEPT = 1_000_000
@@ -66,6 +67,8 @@ class StoreInterface(ABC):
         """What is known of physical fabrics, and what changed on them."""
         self.usage = UsageStore(self._enqueue, self._read)
         """What requests took."""
+        self.api_keys = KeyStore(kept.api_keys, self._enqueue, self._commit)
+        """Who may use the model API."""
 
     @property
     def epoch(self) -> str:
@@ -347,7 +350,7 @@ class StoreInterface(ABC):
 
         Raises StoreError for a name that is in use or is no name. A revoked token's name may be used again.
         """
-        problem = token_name_problem(name)
+        problem = name_problem(name, "token")
         if problem is not None:
             raise StoreError(problem)
         if not is_secret_hash(secret_hash):

@@ -9,6 +9,7 @@ import msgspec
 from llmgw.fleet.lives import Life
 from llmgw.messages.fabric_test_views import FabricTestResult
 from llmgw.server.store.fabric_records import PhysicalFabricRecord
+from llmgw.server.store.key_records import KeptKeys
 
 FABRIC_TESTS_KEPT = 20_000
 """Results of measurements between nodes: a walk over all pairs of 50 nodes with 4 adapters makes half as many."""
@@ -89,3 +90,4 @@ class Kept(msgspec.Struct, kw_only=True):
     """The newest results, oldest first."""
     physical_fabrics: dict[str, PhysicalFabricRecord] = {}
     """Id → record."""
+    api_keys: KeptKeys = msgspec.field(default_factory=KeptKeys)

@@ -95,6 +95,27 @@ admin_tokens = Table(
     Column("revoked_at", Float),
 )
 
+api_keys = Table(
+    "api_keys",
+    metadata,
+    # Never given again; a name is, once its key is revoked.
+    Column("id", String(16), primary_key=True),
+    Column("name", String(64), nullable=False),
+    Column("secret_hash", String(64), nullable=False, unique=True),
+    Column("created_at", Float, nullable=False),
+    Column("created_by", String(64), nullable=False),
+    # Only these; null: all.
+    Column("models", JSON),
+    Column("requests_per_minute", BigInteger),
+    Column("tokens_per_minute", BigInteger),
+    Column("concurrency", BigInteger),
+    Column("priority", Integer, nullable=False),
+    Column("expires_at", Float),
+    Column("last_used_at", Float),
+    Column("revoked_at", Float),
+    Index("ix_api_keys_name", "name"),
+)
+
 revocations = Table(
     "revocations",
     metadata,

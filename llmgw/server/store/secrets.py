@@ -1,18 +1,24 @@
-"""Admin tokens: how a secret becomes what is stored, and how one that arrives is recognised."""
+"""Secrets of tokens and keys: how one is made, what is stored of it, and how one that arrives is recognised."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import re
+import secrets
 from collections.abc import Mapping
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")
 _HASH = re.compile(r"^[0-9a-f]{64}$")
 
 
+def new_secret() -> str:
+    """256 random bits, URL-safe."""
+    return secrets.token_urlsafe(32)
+
+
 def hash_secret(secret: str) -> str:
-    """SHA-256 of a token's secret, in hex.
+    """SHA-256 of a token's secret, or of a whole key, in hex.
 
     A plain hash is enough because the secret is 256 random bits that no person chose: there is no list of
     likely secrets to try, and trying all is hopeless however fast the hash. A slow, salted hash protects weak
@@ -31,12 +37,12 @@ def matching_token(hashes: Mapping[str, str], secret: str) -> str | None:
     return found
 
 
-def token_name_problem(name: str) -> str | None:
-    """Why `name` is no token name, as a sentence; None when it is one."""
-    if _NAME.match(name):
+def name_problem(name: str, what: str) -> str | None:
+    """Why `name` is no name of a `what` (token, key), as a sentence; None when it is one."""
+    if _NAME.fullmatch(name):
         return None
     return (
-        f"{name[:80]!r} is not a token name; it begins with a letter or digit and goes on with letters, digits "
+        f"{name[:80]!r} is not a {what} name; it begins with a letter or digit and goes on with letters, digits "
         "and . _ @ -, at most 64"
     )
 

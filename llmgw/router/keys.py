@@ -1,0 +1,117 @@
+"""Turns what a client proves itself with into a `Caller`, by the keys of the route table.
+
+Keys are looked up by their SHA-256 in a dict, and that takes the same time whatever was sent: no byte of what is
+sent is compared with a byte of a secret. A dict does compare hashes that fall into one place, but who does not
+have a key cannot choose what its wrong guess hashes to, and so learns nothing about any other hash from the time.
+
+Another way to prove oneself (a signed token of an issuer, say) is another branch of `identify`: the rest of the
+router knows callers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+
+from llmgw.messages.routes import KeyDemand, KeyShare, RouteTable
+from llmgw.router.caller import ANYBODY, Caller
+from llmgw.router.errors import not_yet_known
+from llmgw.router.key_caller import KeyCaller
+from llmgw.router.key_errors import no_key, several_keys, wrong_key
+from llmgw.router.request import Credentials, Request
+
+CREDENTIAL_BYTES_MAX = 512
+"""No key is longer, and what is longer is not hashed."""
+
+
+class Keys:
+    """The keys of the table that this router routes by. `workers`: one of so many routers this one is."""
+
+    def __init__(self, workers: int) -> None:
+        self.required = False
+        self._known = False
+        """There is a table. Before, nobody can be told apart."""
+        self._workers = workers
+        self._by_hash: dict[bytes, KeyCaller] = {}
+        self._by_id: dict[str, KeyCaller] = {}
+        self._shares: Mapping[str, KeyShare] = {}
+
+    def apply(self, table: RouteTable, now: float) -> None:
+        """These keys from now on. What is known of one that stays is kept; one that does not is gone at once."""
+        before = self._by_id
+        self.required = table.keys_required
+        self._known = True
+        by_id: dict[str, KeyCaller] = {}
+        for route in table.keys if table.keys_required else ():
+            caller = before.get(route.id)
+            if caller is None:
+                share = self._shares.get(route.id)
+                caller = KeyCaller(route, self._workers, now, share)
+                caller.share(share, self._workers, now)
+            elif caller.route != route:
+                caller.update(route, now)
+            by_id[route.id] = caller
+        for key_id, caller in before.items():
+            if key_id not in by_id:
+                caller.gone = True
+        self._by_id = by_id
+        self._by_hash = {caller.route.hash: caller for caller in by_id.values()}
+
+    def share(self, shares: Mapping[str, KeyShare], workers: int, now: float) -> None:
+        """This router's parts of the keys' limits from now on; what is missing is divided by `workers`."""
+        for key_id in {*self._shares, *shares} if workers == self._workers else list(self._by_id):
+            caller = self._by_id.get(key_id)
+            if caller is not None:
+                caller.share(shares.get(key_id), workers, now)
+        self._shares = shares
+        self._workers = workers
+
+    def begin_moves(self) -> None:
+        """A control process has connected: it counts anew what it moves between the routers' parts."""
+        for caller in self._by_id.values():
+            caller.begin_moves()
+
+    def identify(self, credentials: Credentials) -> Caller:
+        """The caller who proves itself with this. Raises ApiError (401)."""
+        if not self.required:
+            return ANYBODY
+        given: bytes | None = None
+        for name, value in credentials:
+            if name == b"authorization":
+                scheme, _, value = value.strip(b" \t").partition(b" ")
+                if scheme.lower() != b"bearer":
+                    continue  # for a proxy before this gateway, perhaps
+            value = value.strip(b" \t")
+            if not value:
+                continue
+            if given is not None and value != given:
+                raise several_keys()
+            given = value
+        if given is None:
+            raise no_key(bool(self._by_id))
+        caller = self._by_hash.get(sha256(given).digest()) if len(given) <= CREDENTIAL_BYTES_MAX else None
+        if caller is None:
+            raise wrong_key() if self._by_id else no_key(False)
+        caller.check_alive()
+        return caller
+
+    def caller(self, request: Request) -> Caller:
+        """Who sent a request that is whole. Its key was looked at when its head had come, which may be long ago.
+
+        Raises ApiError (401; 503 while there is no table).
+        """
+        if not self._known:
+            raise not_yet_known()
+        if request.refusal is not None:
+            raise request.refusal
+        caller = request.caller
+        if isinstance(caller, KeyCaller):
+            caller.check_alive()
+        elif self.required:  # since a moment ago
+            caller = self.identify(request.credentials)
+        return caller
+
+    def take_demand(self) -> dict[str, KeyDemand]:
+        """What each key with limits had this router do since the last call."""
+        demand = {key_id: caller.take_demand() for key_id, caller in self._by_id.items() if caller.limited}
+        return {key_id: each for key_id, each in demand.items() if each is not None}

@@ -1,0 +1,204 @@
+"""What routers share of a key's limits: together they give what one would, wherever the requests come."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmgw.messages.routes import KeyDemand, KeyRoute, KeyShare
+from llmgw.router.token_bucket import MINUTE_S, TokenBucket
+from llmgw.server.key_shares import KeyShares
+
+TELEMETRY_S = 0.5
+NAMES = ("r0", "r1", "r2")
+
+
+def key(**limits: int) -> KeyRoute:
+    return KeyRoute(id="k", hash=b"", **limits)  # type: ignore[arg-type]
+
+
+class Routers:
+    """Routers of which each holds its bucket of one key, and the control process that divides it."""
+
+    def __init__(self, limit: int, names: tuple[str, ...] = NAMES) -> None:
+        self.now = 0.0
+        self.limit = limit
+        self.shares = KeyShares()
+        self.shares.set_limits([key(requests_per_minute=limit)])
+        self.buckets = {name: TokenBucket(limit, limit / len(names), 0.0) for name in names}
+        self.asked = dict.fromkeys(names, 0)
+        self.given = 0
+
+    def ask(self, name: str, times: int) -> int:
+        count = 0
+        for _ in range(times):
+            self.asked[name] += 1
+            if self.buckets[name].level(self.now) >= self.buckets[name].least:
+                self.buckets[name].take(1, self.now)
+                count += 1
+        self.given += count
+        return count
+
+    def tell(self) -> None:
+        for name, bucket in self.buckets.items():
+            demand = {}
+            if self.asked[name] or bucket.level(self.now) < bucket.part:
+                demand["k"] = KeyDemand(requests=self.asked[name], requests_left=bucket.level(self.now))
+            self.asked[name] = 0
+            self.shares.told(name, demand)
+
+    def divide(self) -> None:
+        for name, parts in self.shares.divide(self.buckets).items():
+            share = parts.get("k")
+            bucket = self.buckets[name]
+            part = share.requests_per_minute if share is not None else None
+            moved = share.requests_moved if share is not None else None
+            bucket.set_part(part or self.limit / len(self.buckets), moved, self.now)
+
+    def most(self) -> float:
+        """What one bucket would have given by now, and a request for each part that may be below one."""
+        return self.limit + self.limit * self.now / MINUTE_S + len(self.buckets)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 300),
+    st.lists(
+        st.tuples(st.sampled_from(NAMES), st.integers(0, 80), st.integers(1, 30), st.integers(1, 3)), max_size=25
+    ),
+)
+def test_wherever_requests_come_all_together_give_no_more_than_one_would(
+    limit: int, phases: list[tuple[str, int, int, int]]
+) -> None:
+    routers = Routers(limit)
+    for name, times, ticks, divisions in phases:
+        for _ in range(ticks):
+            routers.ask(name, times)
+            assert routers.given <= routers.most()
+            routers.tell()
+            for _ in range(divisions):  # also when it is divided again before anything new is told
+                routers.divide()
+            routers.now += TELEMETRY_S
+
+
+def test_what_is_asked_while_parts_are_on_their_way_is_owed() -> None:
+    routers = Routers(90)
+    routers.ask("r0", 200)
+    routers.tell()
+    division = routers.shares.divide(routers.buckets)
+    late = routers.ask("r1", 30) + routers.ask("r2", 30)
+    assert late == 60, "they do not know yet that theirs is r0's"
+    for name, parts in division.items():
+        share = parts["k"]
+        assert share.requests_per_minute is not None
+        routers.buckets[name].set_part(share.requests_per_minute, share.requests_moved, 0.0)
+    over = routers.ask("r0", 200)
+    assert 30 < over <= 60
+    for _ in range(240):
+        routers.now += TELEMETRY_S
+        routers.tell()
+        routers.divide()
+        for name in NAMES:
+            routers.ask(name, 5)
+    assert routers.given <= routers.most(), "after two minutes of asking as much as before"
+
+
+def test_connections_that_all_land_on_one_router_get_almost_the_whole_limit() -> None:
+    for names, least in ((("r0", "r1"), 7 / 8), (NAMES, 3 / 4), (tuple(f"r{n}" for n in range(16)), 3 / 4)):
+        routers = Routers(600, names)
+        for _ in range(4):
+            routers.ask("r0", 600)
+            routers.tell()
+            routers.divide()
+            routers.now += TELEMETRY_S
+        assert routers.given >= 600 * least, "within two seconds, of what was there at first"
+        before, since = routers.given, routers.now
+        for _ in range(120):
+            routers.ask("r0", 20)
+            routers.tell()
+            routers.divide()
+            routers.now += TELEMETRY_S
+        assert routers.given - before >= 600 * (routers.now - since) / MINUTE_S * least * 0.97
+
+
+def test_a_limit_of_one_request_a_minute_gives_one_wherever_it_comes_first() -> None:
+    for name in NAMES:
+        routers = Routers(1)
+        assert routers.ask(name, 1) == 1
+
+
+def test_when_all_is_quiet_each_has_an_even_part_again_and_nothing_is_told() -> None:
+    shares = KeyShares()
+    shares.set_limits([key(requests_per_minute=100, concurrency=10)])
+    shares.told("r0", {"k": KeyDemand(requests=50, running=3, requests_left=1.0)})
+    shares.told("r1", {})
+    parts = shares.divide(["r0", "r1"])
+    assert parts["r0"]["k"].concurrency == 9
+    assert parts["r1"]["k"].concurrency == 1
+    assert parts["r0"]["k"].requests_moved == -parts["r1"]["k"].requests_moved > 0
+    for _ in range(100):
+        for name in ("r0", "r1"):
+            shares.told(name, {})
+    assert shares.divide(["r0", "r1"]) == {"r0": {}, "r1": {}}
+
+
+def test_a_part_of_what_may_run_at_a_time_grows_only_into_what_the_others_have_ended() -> None:
+    shares = KeyShares()
+    shares.set_limits([key(concurrency=16)])
+    shares.told("r0", {"k": KeyDemand(requests=0, running=8)})
+    shares.told("r1", {"k": KeyDemand(requests=200, running=8)})
+    parts = shares.divide(["r0", "r1"])
+    assert parts["r1"]["k"].concurrency == 8, "the others still run"
+    shares.told("r0", {"k": KeyDemand(running=5)})
+    shares.told("r1", {"k": KeyDemand(requests=200, running=8)})
+    parts = shares.divide(["r0", "r1"])
+    assert parts["r1"]["k"].concurrency == 11
+    shares.told("r0", {})
+    assert (shares.divide(["r0", "r1"])["r1"]["k"].concurrency or 0) >= 13
+
+
+@given(
+    st.integers(1, 60),
+    st.lists(st.tuples(st.integers(0, 500), st.integers(0, 20)), min_size=1, max_size=5),
+)
+def test_parts_and_what_runs_are_never_more_than_may_run_at_a_time(
+    limit: int, told: list[tuple[int, int]]
+) -> None:
+    shares = KeyShares()
+    shares.set_limits([key(concurrency=limit)])
+    names = [f"r{n}" for n in range(len(told))]
+    for name, (requests, running) in zip(names, told, strict=True):
+        shares.told(name, {"k": KeyDemand(requests=requests, running=running)})
+    parts = {name: each["k"].concurrency or 0 for name, each in shares.divide(names).items() if each}
+    ran = {name: running for name, (_, running) in zip(names, told, strict=True)}
+    if parts:
+        assert min(parts.values()) >= 1
+        together = sum(max(part, ran[name]) for name, part in parts.items())
+        # No part is below one, and what runs already is not ended.
+        assert together <= max(limit, sum(max(1, count) for count in ran.values()))
+
+
+def test_a_router_that_greets_again_counts_anew_and_one_that_is_gone_leaves_its_part() -> None:
+    shares = KeyShares()
+    shares.set_limits([key(requests_per_minute=100)])
+    shares.told("r0", {"k": KeyDemand(requests=50, requests_left=0.0)})
+    shares.told("r1", {})
+    first = shares.divide(["r0", "r1"])["r0"]["k"]
+    assert shares.connected("r0")["k"] == KeyShare(requests_per_minute=first.requests_per_minute)
+    shares.forget("r1")
+    shares.told("r0", {"k": KeyDemand(requests=50, requests_left=0.0)})
+    alone = shares.divide(["r0"])["r0"]["k"]
+    assert (alone.requests_per_minute, alone.requests_moved) == (100.0, 0.0)
+
+
+def test_an_operators_new_limit_is_divided_anew() -> None:
+    shares = KeyShares()
+    shares.set_limits([key(requests_per_minute=100)])
+    for name in ("r0", "r1"):
+        shares.told(name, {"k": KeyDemand(requests=5, requests_left=40.0)})
+    shares.divide(["r0", "r1"])
+    shares.set_limits([key(requests_per_minute=1000)])
+    parts = shares.divide(["r0", "r1"])
+    assert [each["k"].requests_per_minute for each in parts.values()] == [500.0, 500.0]
+    shares.set_limits([])
+    assert shares.divide(["r0", "r1"]) == {"r0": {}, "r1": {}}
