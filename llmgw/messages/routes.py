@@ -101,7 +101,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     """A router's first frame on every connection.
 
     The sockets that it listens on come with the frame's first byte (SCM_RIGHTS, unix(7)), so that whoever starts
-    its replacement has them. `draining`: it accepts no more, and ends when its requests have.
+    its replacement has them. `draining`: it accepts no more, and ends when its requests have. `settings` is what
+    it was told with `--settings`.
     """
 
     router_id: str
@@ -110,6 +111,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     listen: str
     table: RouteTable | None = None
     draining: bool = False
+    settings: str = ""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

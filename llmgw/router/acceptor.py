@@ -12,8 +12,13 @@ import errno
 import logging
 import socket
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from llmgw.router.limits import DRAIN_IDLE_S, HANDSHAKE_S, OVERFLOW_CONNECTIONS_MAX, SHORT_LINGER_S
 from llmgw.router.service import Service
+
+if TYPE_CHECKING:
+    from llmgw.router.client_tls import ClientTls
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +34,13 @@ _EXHAUSTED_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Acceptor:
-    """Accepts for a service until it is closed."""
+    """Accepts for a service until it is closed, with `tls` when clients have to speak it."""
 
-    def __init__(self, service: Service, listeners: Sequence[socket.socket]) -> None:
+    def __init__(
+        self, service: Service, listeners: Sequence[socket.socket], tls: ClientTls | None = None
+    ) -> None:
         self._service = service
+        self._tls = tls
         self._loop = service.loop
         self._listeners = list(listeners)
         self._timers: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -51,7 +59,9 @@ class Acceptor:
             sock.close()
         self._listeners = []
         if self._starting:
-            await asyncio.wait(self._starting)
+            _, slow = await asyncio.wait(self._starting, timeout=DRAIN_IDLE_S)
+            for task in slow:  # handshakes that a client leaves unfinished
+                task.cancel()
 
     def _watch(self, sock: socket.socket) -> None:
         self._timers.pop(sock, None)
@@ -80,7 +90,7 @@ class Acceptor:
         limits = self._service.limits
         if limits.workers == 1:
             return 0.0
-        clients = len(self._service.clients)
+        clients = len(self._service.clients) + len(self._starting)
         if clients >= limits.connections_max:
             return _FULL_PATIENCE_S
         return next((patience_s for least, patience_s in _PATIENCE_S if clients >= least), 0.0)
@@ -97,6 +107,9 @@ class Acceptor:
                     return
                 continue  # it was over before it was accepted (accept(2) names several errors for that)
             self._exhausted = False
+            if len(self._starting) + len(self._service.clients) >= self._most():
+                connection.close()
+                continue
             connection.setblocking(False)
             task = self._loop.create_task(self._begin(connection))
             self._starting.add(task)
@@ -104,9 +117,23 @@ class Acceptor:
 
     async def _begin(self, connection: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._service.accept, connection)
-        except OSError:
+            if self._tls is None:
+                await self._loop.connect_accepted_socket(self._service.accept, connection)
+            else:
+                await self._loop.connect_accepted_socket(
+                    self._service.accept,
+                    connection,
+                    ssl=self._tls.context,
+                    ssl_handshake_timeout=HANDSHAKE_S,
+                    ssl_shutdown_timeout=SHORT_LINGER_S,
+                )
+        except OSError as error:
+            log.debug("a connection did not come about: %s", error)
             connection.close()
+
+    def _most(self) -> int:
+        """Who shakes hands is no client yet, and holds a descriptor all the same."""
+        return self._service.limits.connections_max + OVERFLOW_CONNECTIONS_MAX
 
     def _rest(self, sock: socket.socket, error: OSError) -> None:
         if not self._exhausted:

@@ -164,6 +164,10 @@ class ClientConnection(asyncio.Protocol):
 
     def _answer(self, request: Request) -> None:
         service = self._service
+        if request.origin and service.cors is not None:
+            request.answer_headers += service.cors.headers(request.origin)
+        if request.forwarded and service.proxies is not None:
+            service.proxies.pass_on(request, self.transport.get_extra_info("peername")[0])
         try:
             if is_passed_on(request):
                 self._exchange = exchange = service.open_exchange(self, request)
@@ -212,7 +216,8 @@ class ClientConnection(asyncio.Protocol):
                 error.status,
                 error.body(),
                 keep_alive=self.keeps_alive(),
-                headers=[*error.headers, b"x-request-id: " + request.request_id],
+                headers=error.headers,
+                more_headers=request.answer_headers,
                 head_only=request.method == b"HEAD",
             )
         )
@@ -224,7 +229,11 @@ class ClientConnection(asyncio.Protocol):
         self._service.record_refusal(error)
         self._refuse_input()
         self._closing = True
-        self.transport.write(render(error.status, error.body(), keep_alive=False, headers=error.headers))
+        cors, origin = self._service.cors, self._reader.origin
+        more = cors.headers(origin) if cors is not None and origin else b""
+        self.transport.write(
+            render(error.status, error.body(), keep_alive=False, headers=error.headers, more_headers=more)
+        )
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.deadline = time.monotonic() + (LINGER_S if error.status == 413 else SHORT_LINGER_S)

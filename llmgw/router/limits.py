@@ -16,6 +16,8 @@ EARLY_BYTES_MAX = 64 * 1024
 # a body that is too large takes its time, everything else has none to claim.
 LINGER_S = 30.0
 SHORT_LINGER_S = 2.0
+# A TLS handshake must be over by then.
+HANDSHAKE_S = 10.0
 # So many clients beyond `connections_max` get a 503; further ones are just cut.
 OVERFLOW_CONNECTIONS_MAX = 256
 # A draining router keeps connections without a request for so long: one may be on the way.

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmgw import __version__
 from llmgw.config.addresses import split_host_port
@@ -33,9 +33,14 @@ from llmgw.messages.routes import Hello
 from llmgw.router.acceptor import Acceptor
 from llmgw.router.control import ControlServer
 from llmgw.router.control_socket import ControlSocket
+from llmgw.router.cors import Cors
+from llmgw.router.forwarded import TrustedProxies
 from llmgw.router.limits import Limits
 from llmgw.router.service import Service
 from llmgw.router.table_file import TableFile
+
+if TYPE_CHECKING:
+    from llmgw.router.client_tls import ClientTls
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +64,15 @@ class RouterOptions:
     listen_fds: tuple[int, ...] = ()
     worker: int = 0
     ignore_sigint: bool = False
+    settings: str = ""
+    """Told to control processes, which know by it whether they would start it otherwise."""
     limits: Limits = field(default_factory=Limits)
+    tls: tuple[str, str] | None = None
+    """Certificate and key for clients; without them they speak plain HTTP."""
+    cors_origins: tuple[str, ...] = ()
+    """Whose pages may read answers."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks of proxies that are believed what they say of their clients."""
 
     @property
     def files(self) -> RouterFiles:
@@ -75,18 +88,28 @@ def run_router(options: RouterOptions) -> None:
     with contextlib.ExitStack() as stack:
         _open_state(options.state)
         stack.enter_context(_lock(options.files.lock))
+        tls = _client_tls(options)
         listeners = _listeners(options)
         for sock in listeners:
             stack.enter_context(sock)
         control_socket = stack.enter_context(contextlib.closing(_control_socket(options.files.socket)))
         _raise_file_limit(options.limits.share(options.limits.workers).connections_max)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(options, listeners, control_socket))
+            runner.run(_serve(options, listeners, control_socket, tls))
 
 
-async def _serve(options: RouterOptions, listeners: list[socket.socket], control_socket: ControlSocket) -> None:
+async def _serve(
+    options: RouterOptions,
+    listeners: list[socket.socket],
+    control_socket: ControlSocket,
+    tls: ClientTls | None,
+) -> None:
     loop = asyncio.get_running_loop()
-    service = Service(options.limits)
+    service = Service(
+        options.limits,
+        cors=Cors(options.cors_origins) if options.cors_origins else None,
+        proxies=TrustedProxies(options.trusted_proxies) if options.trusted_proxies else None,
+    )
     table_file = TableFile(options.files.table, options.files.table_being_written)
     table = table_file.load()
     if table is not None:
@@ -107,6 +130,7 @@ async def _serve(options: RouterOptions, listeners: list[socket.socket], control
             listen=listen,
             table=service.table.snapshot,
             draining=stopped.done(),
+            settings=options.settings,
         )
 
     def open_listeners() -> list[socket.socket]:
@@ -114,11 +138,13 @@ async def _serve(options: RouterOptions, listeners: list[socket.socket], control
 
     control = ControlServer(service, table_file, hello=hello, stop=stop, listeners=open_listeners)
     _handle_signals(loop, options, stop, stopped)
-    acceptor = Acceptor(service, listeners)
+    acceptor = Acceptor(service, listeners, tls)
     acceptor.start()
     await control_socket.serve(control.accept)
     background = [loop.create_task(service.sweep()), loop.create_task(control.run())]
     background.append(loop.create_task(control_socket.keep(control.accept)))
+    if tls is not None:
+        background.append(loop.create_task(tls.watch()))
     # What is alive now stays: collections need not look at it again.
     gc.collect()
     gc.freeze()
@@ -211,6 +237,16 @@ def _locked(descriptor: int) -> bool:
             time.sleep(0.01)
         else:
             return True
+
+
+def _client_tls(options: RouterOptions) -> ClientTls | None:
+    """Raises PkiError when the files cannot be used."""
+    if options.tls is None:
+        return None
+    # Here because cryptography is 15 MB that a router without TLS does not need.
+    from llmgw.router.client_tls import ClientTls
+
+    return ClientTls(*options.tls)
 
 
 def _listeners(options: RouterOptions) -> list[socket.socket]:

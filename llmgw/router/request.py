@@ -20,33 +20,59 @@ _DROPPED = frozenset(
 _CREDENTIALS = frozenset(
     (b"authorization", b"proxy-authorization", b"proxy-authenticate", b"x-api-key", b"api-key", b"cookie")
 )
+# What proxies say of the clients behind them: see `llmgw.router.forwarded`.
+_FORWARDED = frozenset(
+    (
+        b"forwarded",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-port",
+        b"x-forwarded-prefix",
+        b"x-forwarded-proto",
+        b"x-real-ip",
+    )
+)
 _READ = frozenset(
     (
+        b"access-control-request-headers",
+        b"access-control-request-method",
         b"connection",
         b"content-encoding",
         b"content-type",
         b"expect",
         b"host",
+        b"origin",
         b"transfer-encoding",
         b"x-request-id",
         b"x-session-id",
     )
 )
-_SPECIAL = _DROPPED | _CREDENTIALS | _READ
+_SPECIAL = _DROPPED | _CREDENTIALS | _READ | _FORWARDED
+
+
+_NOTHING: list[tuple[bytes, bytes]] = []
 
 
 class Request:
-    """One request. `lines` are the header lines for the engine, each with its end."""
+    """One request. `lines` are the header lines for the engine, each with its end.
+
+    `answer_headers` are lines, each with its end, that every answer to it carries.
+    """
 
     __slots__ = (
+        "answer_headers",
+        "asked_headers",
+        "asked_method",
         "body",
         "content_length",
         "content_type",
         "expects_continue",
+        "forwarded",
         "http10",
         "keep_alive",
         "lines",
         "method",
+        "origin",
         "path",
         "query",
         "request_id",
@@ -73,6 +99,12 @@ class Request:
         self.request_id = b""
         self.session = b""
         """What the client calls the conversation."""
+        self.origin = b""
+        """The page that a browser sends it for, when that is of another site."""
+        self.asked_method = self.asked_headers = b""
+        """What such a page wants to know whether it may send."""
+        self.forwarded: list[tuple[bytes, bytes]] = _NOTHING
+        """What a proxy says of its client, be it true or not."""
         self.path = ""
         self.query = b""
         lines: list[bytes] = []
@@ -104,6 +136,14 @@ class Request:
                 raise ApiError(
                     415, "Compressed request bodies are not read here; send the body as it is.", code="encoding"
                 )
+            elif name in _FORWARDED:
+                self.forwarded = [*self.forwarded, (name, value.strip(b" \t"))]
+            elif name == b"origin":
+                self.origin = value.strip(b" \t")
+            elif name == b"access-control-request-method":
+                self.asked_method = value
+            elif name == b"access-control-request-headers":
+                self.asked_headers = value.strip(b" \t")
         if version not in ("1.0", "1.1"):
             raise ApiError(505, "Speak HTTP/1.1 to this gateway.", code="http_version")
         if hosts != 1 and not (self.http10 and not hosts):
@@ -114,7 +154,8 @@ class Request:
             lines = [line for line in lines if not (doomed and line.startswith(doomed))]
         if _REQUEST_ID.fullmatch(self.request_id) is None:
             self.request_id = b"req-%024x" % random.getrandbits(96)
-        lines.append(b"x-request-id: %b\r\n" % self.request_id)
+        self.answer_headers = b"x-request-id: %b\r\n" % self.request_id
+        lines.append(self.answer_headers)
         self.lines = lines
         self._read_target(target)
 

@@ -73,6 +73,11 @@ class RequestReader:
     def in_body(self) -> bool:
         return self._request is not None
 
+    @property
+    def origin(self) -> bytes:
+        """The page for which a browser sent the head that was read last, be the request refused or not."""
+        return next((value.strip(b" \t") for name, value in self._headers if name == b"origin"), b"")
+
     def feed(self, data: bytes) -> None:
         """Read on. Never raises: what cannot be read ends up in the queue as an error."""
         if self.refusing:

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from llmgw.messages.routes import Outcome, RouteTable
 from llmgw.router.affinity import conversation_point
 from llmgw.router.client import ClientConnection
+from llmgw.router.cors import Cors
 from llmgw.router.endpoint import Endpoint
 from llmgw.router.errors import ApiError, not_yet_known, unknown_model
 from llmgw.router.exchange import Exchange
 from llmgw.router.fields import read_fields
+from llmgw.router.forwarded import TrustedProxies
 from llmgw.router.limits import SWEEP_S, UPSTREAM_IDLE_S, Limits
 from llmgw.router.request import Request
 from llmgw.router.request_reader import BodyBudget
@@ -28,7 +30,11 @@ log = logging.getLogger(__name__)
 class Service:
     """The data plane of one process. Make it inside the running event loop."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(
+        self, limits: Limits, *, cors: Cors | None = None, proxies: TrustedProxies | None = None
+    ) -> None:
+        self.cors = cors
+        self.proxies = proxies
         self.limits = limits.share(limits.workers)
         self._limits_together = limits
         self.loop = asyncio.get_running_loop()

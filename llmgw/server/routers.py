@@ -19,7 +19,7 @@ from llmgw.server.hub import Hub
 from llmgw.server.router_findings import router_findings
 from llmgw.server.router_listeners import RouterListeners
 from llmgw.server.router_plan import Fit, plan
-from llmgw.server.router_process import start_router
+from llmgw.server.router_process import router_settings, start_router
 from llmgw.server.router_slots import free_name, living
 from llmgw.server.router_worker import RouterView, Worker
 
@@ -49,6 +49,7 @@ class Routers:
         self._state = Path(config.state)
         self._wanted = wanted_workers(config)
         self._hub: Hub | None = None
+        self._settings = router_settings(config)
         self._listeners = RouterListeners(config.listen)
         self._workers: dict[str, Worker] = {}
         self._unasked: set[str] = set()
@@ -170,7 +171,7 @@ class Routers:
         process = start_router(
             self._state,
             self._listeners.sockets,
-            self._config.router,
+            self._config,
             worker=int(name.removeprefix("router-")),
             share_of=self._wanted,
         )
@@ -263,7 +264,11 @@ class Routers:
             return Fit.LEAVING
         if hello is None:
             return Fit.UNKNOWN
-        same = hello.software_version == llmgw.__version__ and self._listeners.fits(hello.listen)
+        same = (
+            hello.software_version == llmgw.__version__
+            and self._listeners.fits(hello.listen)
+            and hello.settings in ("", self._settings)  # none: it was not a server that started it
+        )
         return Fit.CURRENT if same else Fit.OUTDATED
 
     def _may_listen(self) -> bool:
