@@ -124,7 +124,7 @@ class Acceptor:
                     self._service.accept,
                     connection,
                     ssl=self._tls.context,
-                    ssl_handshake_timeout=HANDSHAKE_S,
+                    ssl_handshake_timeout=min(HANDSHAKE_S, self._service.limits.header_timeout_s),
                     ssl_shutdown_timeout=SHORT_LINGER_S,
                 )
         except OSError as error:
