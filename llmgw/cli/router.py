@@ -27,6 +27,12 @@ def router(
     connections_max: Annotated[int, typer.Option(min=1, help="Clients served at a time.")] = 10_000,
     header_timeout_s: Annotated[float, typer.Option(min=0.1, help="Time for a request's head.")] = 30.0,
     idle_timeout_s: Annotated[float, typer.Option(min=0.1, help="How long idle clients are kept.")] = 75.0,
+    body_idle_timeout_s: Annotated[
+        float, typer.Option(min=0.1, help="Longest silence within a request body.")
+    ] = 60.0,
+    stall_timeout_s: Annotated[
+        float, typer.Option(min=0.1, help="A client that takes nothing of its answer for so long is cut.")
+    ] = 300.0,
     drain_s: Annotated[float, typer.Option(min=0.0, help="Time for running requests after SIGTERM.")] = 30.0,
     tls_cert: Annotated[
         str | None, typer.Option(help="Certificate for clients (PEM), followed by its intermediates.")
@@ -62,6 +68,8 @@ def router(
         connections_max=connections_max,
         header_timeout_s=header_timeout_s,
         idle_timeout_s=idle_timeout_s,
+        body_idle_timeout_s=body_idle_timeout_s,
+        stall_timeout_s=stall_timeout_s,
         drain_s=drain_s,
     )
     options = RouterOptions(

@@ -14,7 +14,8 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from llmgw.router.limits import DRAIN_IDLE_S, HANDSHAKE_S, OVERFLOW_CONNECTIONS_MAX, SHORT_LINGER_S
+from llmgw.router.limits import DRAIN_IDLE_S, HANDSHAKE_S, SHORT_LINGER_S
+from llmgw.router.seldom import Seldom
 from llmgw.router.service import Service
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Acceptor:
         self._listeners = list(listeners)
         self._timers: dict[socket.socket, asyncio.TimerHandle] = {}
         self._starting: set[asyncio.Task[object]] = set()
-        self._exhausted = False
+        self._cannot_accept = Seldom(log)
 
     def start(self) -> None:
         """Accept from now on."""
@@ -106,7 +107,6 @@ class Acceptor:
                     self._rest(sock, error)
                     return
                 continue  # it was over before it was accepted (accept(2) names several errors for that)
-            self._exhausted = False
             if len(self._starting) + len(self._service.clients) >= self._most():
                 connection.close()
                 continue
@@ -133,11 +133,10 @@ class Acceptor:
 
     def _most(self) -> int:
         """Who shakes hands is no client yet, and holds a descriptor all the same."""
-        return self._service.limits.connections_max + OVERFLOW_CONNECTIONS_MAX
+        limits = self._service.limits
+        return limits.connections_max + limits.overflow_connections_max
 
     def _rest(self, sock: socket.socket, error: OSError) -> None:
-        if not self._exhausted:
-            log.error("clients wait, since none more can be accepted: %s", error.strerror)
-        self._exhausted = True
+        self._cannot_accept.error("clients wait, since none more can be accepted: %s", error.strerror)
         self._pause(sock)
         self._timers[sock] = self._loop.call_later(_EXHAUSTED_S, self._watch, sock)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
+import struct
 import time
 from typing import TYPE_CHECKING, cast
 
@@ -16,7 +18,6 @@ from llmgw.router.limits import (
     DRAIN_IDLE_S,
     EARLY_BYTES_MAX,
     LINGER_S,
-    OVERFLOW_CONNECTIONS_MAX,
     SHORT_LINGER_S,
 )
 from llmgw.router.local import answer_locally, is_passed_on
@@ -87,7 +88,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._overflows = True
         service.overflowing += 1
-        if service.overflowing > OVERFLOW_CONNECTIONS_MAX:
+        if service.overflowing > service.limits.overflow_connections_max:
             self.cut()
         else:
             self._refuse(busy("This gateway has all the connections it can serve; try again."))
@@ -247,11 +248,19 @@ class ClientConnection(asyncio.Protocol):
 
     def cut(self) -> None:
         """End the connection at once; a client in the middle of an answer sees that it is not whole."""
+        if self._current is not None:
+            self._reset_when_closed()
         self._exchange = None
         self._closing = True
         self._refuse_input()
         self.deadline = self.stall_deadline = NEVER
         self.transport.abort()
+
+    def _reset_when_closed(self) -> None:
+        """A body that lasts until the connection closes would look whole if it were closed in order."""
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def _leave(self) -> None:
         """The client is gone, or as good as gone: its engine stops working for it."""

@@ -19,6 +19,7 @@ from llmgw.router.dechunk import Dechunker
 from llmgw.router.endpoint import Endpoint
 from llmgw.router.errors import (
     ApiError,
+    busy,
     engine_failed,
     engines_full,
     nothing_ready,
@@ -30,7 +31,7 @@ from llmgw.router.request import Request
 from llmgw.router.response_parser import CHUNKED, UNTIL_CLOSE, ResponseHead
 from llmgw.router.table import Model
 from llmgw.router.tries import Tries
-from llmgw.router.upstream import UpstreamConnection, dial, take_idle
+from llmgw.router.upstream import OUR_OWN_ERRORS, UpstreamConnection, dial, take_idle
 
 if TYPE_CHECKING:
     from llmgw.router.client import ClientConnection
@@ -168,6 +169,9 @@ class Exchange:
         except TimeoutError:
             why = f"it took no connection within {service.limits.connect_timeout_s:g} s"
         except (OSError, UnicodeError) as error:
+            if getattr(error, "errno", None) in OUR_OWN_ERRORS:
+                self._cannot_connect(error)
+                return
             why = f"its connection failed ({getattr(error, 'strerror', None) or error})"
         else:
             self._dialling = None
@@ -181,6 +185,15 @@ class Exchange:
             self._connection = None
             # It had the request over a kept connection, and now it is gone: that may be what killed it.
             self._attempt_failed(why, died=self._sent)
+
+    def _cannot_connect(self, error: Exception) -> None:
+        """This process has no descriptor left, which says nothing of any engine."""
+        self._service.cannot_connect.error("engines cannot be reached: %s", error)
+        self._dialling = None
+        if not self._over:
+            self._hang_up()
+            self._leave_endpoint()
+            self._answer(busy("This gateway has no room for more connections to engines; try again."))
 
     def _attempt_failed(self, why: str, *, died: bool, status: int = 502) -> None:
         """This engine will not answer. `died`: it had the request, so that it may have been what killed it."""

@@ -15,7 +15,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +93,7 @@ def run_router(options: RouterOptions) -> None:
         for sock in listeners:
             stack.enter_context(sock)
         control_socket = stack.enter_context(contextlib.closing(_control_socket(options.files.socket)))
-        _raise_file_limit(options.limits.share(options.limits.workers).connections_max)
+        options = replace(options, limits=_raise_file_limit(options.limits))
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(options, listeners, control_socket, tls))
 
@@ -272,20 +272,24 @@ def _control_socket(path: Path) -> ControlSocket:
         raise StartError(f"the control socket {path} cannot be made ({error.strerror})") from None
 
 
-def _raise_file_limit(connections_max: int) -> None:
-    """Each client may need two descriptors: its own and its engine's."""
+def _raise_file_limit(limits: Limits) -> Limits:
+    """Open as many files as this process may; the limits with what that is."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
-    needed = connections_max * 2
-    if soft != resource.RLIM_INFINITY and soft < needed:
+    if soft == resource.RLIM_INFINITY:
+        return limits
+    within = replace(limits, files_max=soft)
+    wanted, served = limits.share(limits.workers), within.share(limits.workers)
+    if served.connections_max < wanted.connections_max:
         log.warning(
-            "this process may open %d files, and %d connections need %d; raise its limit (LimitNOFILE=%d under "
-            "systemd) or lower router.connections_max",
+            "this process may open %d files, so it serves %d connections instead of %d; raise its limit "
+            "(LimitNOFILE=%d under systemd) or lower router.connections_max",
             soft,
-            connections_max,
-            needed,
-            needed,
+            served.connections_max,
+            wanted.connections_max,
+            wanted.files_needed,
         )
+    return within

@@ -12,9 +12,19 @@ from llmgw.router.errors import ApiError
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _PATH = re.compile(r"/[A-Za-z0-9._~:/@!$&'()*+,;=%-]*")
 
-# Headers that concern one connection only (RFC 9110 section 7.6.1), or that the gateway sets itself.
+# Headers that concern one connection only (RFC 9110 section 7.6.1), or that the gateway sets itself. An answer is
+# not compressed between engine and gateway: its tokens are counted, and a broken stream gets an event of ours.
 _DROPPED = frozenset(
-    (b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade", b"http2-settings", b"content-length")
+    (
+        b"accept-encoding",
+        b"keep-alive",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"upgrade",
+        b"http2-settings",
+        b"content-length",
+    )
 )
 # What a client proves itself with is for the gateway, never for an engine.
 _CREDENTIALS = frozenset(

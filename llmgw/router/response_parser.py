@@ -55,7 +55,7 @@ class ResponseParser:
     from which it can be ended properly: see `chunk_left`.
     """
 
-    __slots__ = ("_held", "_left", "_state", "excess", "head", "received")
+    __slots__ = ("_held", "_interim_bytes", "_left", "_state", "excess", "head", "received")
 
     def __init__(self) -> None:
         self.reset()
@@ -67,6 +67,7 @@ class ResponseParser:
         """True when any byte of an answer has come."""
         self.excess = False
         """True when bytes came after the answer's end: the connection must not be used again."""
+        self._interim_bytes = 0
         self._state = _HEAD
         self._held = b""
         self._left = 0
@@ -126,6 +127,9 @@ class ResponseParser:
             data = data[end + 4 :]
             if head.status >= 200:
                 break
+            self._interim_bytes += end + 4
+            if self._interim_bytes > HEAD_BYTES_MAX:
+                raise BadResponse(f"its interim answers exceed {HEAD_BYTES_MAX} bytes")
             if head.status == 101:
                 raise BadResponse("it switched protocols without being asked")
         self._held = b""
@@ -234,6 +238,8 @@ def _parse_head(raw: bytes) -> ResponseHead:
         elif name == b"keep-alive":
             timeout = _TIMEOUT.search(value)
             head.keep_alive_s = int(timeout[1]) if timeout else None
+        elif name == b"content-encoding" and value.lower() not in (b"", b"identity"):
+            raise BadResponse(f"its answer is in the content-encoding {value[:40]!r}, which nobody asked for")
         else:
             head.headers.append((name, value))
     if head.status in (204, 304) or head.status < 200:

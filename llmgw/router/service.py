@@ -20,6 +20,7 @@ from llmgw.router.forwarded import TrustedProxies
 from llmgw.router.limits import SWEEP_S, UPSTREAM_IDLE_S, Limits
 from llmgw.router.request import Request
 from llmgw.router.request_reader import BodyBudget
+from llmgw.router.seldom import Seldom
 from llmgw.router.table import RoutingTable
 from llmgw.router.telemetry import TelemetryLog
 from llmgw.router.upstream import close_idle
@@ -48,6 +49,7 @@ class Service:
         self.draining = False
         self.notify: Callable[[bool], None] = lambda at_once: None
         """Called when the control process should hear soon (False) or at once (True)."""
+        self.cannot_connect = Seldom(log)
         self._tls_context: ssl.SSLContext | None = None
 
     def accept(self) -> ClientConnection:
