@@ -29,6 +29,8 @@ _PATIENCE_S = ((256, 0.003), (32, 0.002), (4, 0.001))
 # One that is full refuses only who finds no room elsewhere either.
 _FULL_PATIENCE_S = 0.05
 _ALONE_AT_ONCE = 64
+# One with many takes several after its wait, so that a crowd that comes back is not let in one by one.
+_MANY_AT_ONCE = 8
 # No descriptors left: connections that end give some back.
 _EXHAUSTED_S = 0.2
 _EXHAUSTED_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -96,8 +98,13 @@ class Acceptor:
             return _FULL_PATIENCE_S
         return next((patience_s for least, patience_s in _PATIENCE_S if clients >= least), 0.0)
 
+    def _at_once(self) -> int:
+        if self._service.limits.workers == 1:
+            return _ALONE_AT_ONCE
+        return _MANY_AT_ONCE if len(self._service.clients) >= _PATIENCE_S[0][0] else 1
+
     def _take(self, sock: socket.socket) -> None:
-        for _ in range(_ALONE_AT_ONCE if self._service.limits.workers == 1 else 1):
+        for _ in range(self._at_once()):
             try:
                 connection, _address = sock.accept()
             except (BlockingIOError, InterruptedError):
