@@ -99,9 +99,13 @@ class Acceptor:
         return next((patience_s for least, patience_s in _PATIENCE_S if clients >= least), 0.0)
 
     def _at_once(self) -> int:
-        if self._service.limits.workers == 1:
+        limits = self._service.limits
+        if limits.workers == 1:
             return _ALONE_AT_ONCE
-        return _MANY_AT_ONCE if len(self._service.clients) >= _PATIENCE_S[0][0] else 1
+        clients = len(self._service.clients) + len(self._starting)
+        if clients < _PATIENCE_S[0][0]:
+            return 1
+        return max(1, min(_MANY_AT_ONCE, limits.connections_max - clients))
 
     def _take(self, sock: socket.socket) -> None:
         for _ in range(self._at_once()):
