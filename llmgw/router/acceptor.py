@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 # worker that is free wakes and accepts in a tenth of one.
 _PATIENCE_S = ((256, 0.003), (32, 0.002), (4, 0.001))
 # One that is full refuses only who finds no room elsewhere either.
-_FULL_PATIENCE_S = 0.05
+_FULL_PATIENCE_S = 0.2
 _ALONE_AT_ONCE = 64
 # One with many takes several after its wait, so that a crowd that comes back is not let in one by one.
 _MANY_AT_ONCE = 8
@@ -105,7 +105,8 @@ class Acceptor:
         clients = len(self._service.clients) + len(self._starting)
         if clients < _PATIENCE_S[0][0]:
             return 1
-        return max(1, min(_MANY_AT_ONCE, limits.connections_max - clients))
+        room = limits.connections_max - clients
+        return min(_MANY_AT_ONCE, room) if room > 0 else _MANY_AT_ONCE
 
     def _take(self, sock: socket.socket) -> None:
         for _ in range(self._at_once()):
