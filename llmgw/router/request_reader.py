@@ -75,7 +75,9 @@ class RequestReader:
 
     @property
     def origin(self) -> bytes:
-        """The page for which a browser sent the head that was read last, be the request refused or not."""
+        """The page for which a browser sent the head that was read last to its end, be it refused or not."""
+        if self.in_head:
+            return b""
         return next((value.strip(b" \t") for name, value in self._headers if name == b"origin"), b"")
 
     def feed(self, data: bytes) -> None:

@@ -16,6 +16,7 @@ SIZE_LINE_BYTES_MAX = 256
 _SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n]*)?")
 _HEADER_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TRAILERS = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)+")
 _TIMEOUT = re.compile(rb"timeout\s*=\s*(\d{1,6})")
 
 _HEAD, _LENGTH, _CHUNKED, _UNTIL_CLOSE, _DONE = range(5)
@@ -200,6 +201,9 @@ class ResponseParser:
                 self._left = 0
                 return data[:position]
             end = blank + 4
+            # A client that takes a bare line end for one would read the rest as the next answer.
+            if _TRAILERS.fullmatch(data, after, blank + 2) is None:
+                raise BadResponse(f"its answer ends with trailers that are none: {bytes(data[after:][:40])!r}")
         self._state = _DONE
         self._left = 0
         if end < len(data):
