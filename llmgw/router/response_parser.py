@@ -16,6 +16,7 @@ SIZE_LINE_BYTES_MAX = 256
 _SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n]*)?")
 _HEADER_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = bytes(code for code in (*range(32), 127) if code not in b"\t\r\n")
 _TRAILERS = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)+")
 _TIMEOUT = re.compile(rb"timeout\s*=\s*(\d{1,6})")
 
@@ -162,6 +163,8 @@ class ResponseParser:
             self._held = b""
         position = self._left
         size = len(data)
+        if position:
+            self._check_chunk_end(data, position)
         while position < size:
             match = _SIZE_LINE.match(data, position)
             if match is None:
@@ -175,10 +178,19 @@ class ResponseParser:
                 self._left = 0
                 return data[:position]
             position = after + length + 2
-            if position <= size and data[position - 2 : position] != b"\r\n":
-                raise BadResponse("a chunk of its answer does not end where it said")
+            if position <= size + 1:
+                self._check_chunk_end(data, position)
         self._left = position - size
         return data
+
+    def _check_chunk_end(self, data: bytes, position: int) -> None:
+        """Raise unless a chunk that ends at `position` ends with CRLF, as far as that has come."""
+        if position <= len(data):
+            right = data.endswith(b"\r\n" if position > 1 else b"\n", max(0, position - 2), position)
+        else:
+            right = position > len(data) + 1 or data.endswith(b"\r")
+        if not right:
+            raise BadResponse("a chunk of its answer does not end where it said")
 
     def _hold_size_line(self, data: bytes, position: int) -> bytes:
         line = data[position : position + SIZE_LINE_BYTES_MAX + 1]
@@ -213,8 +225,11 @@ class ResponseParser:
 
 
 def _parse_head(raw: bytes) -> ResponseHead:
-    if raw.count(b"\n") != raw.count(b"\r\n") or raw.count(b"\r") != raw.count(b"\r\n") or b"\0" in raw:
-        raise BadResponse("its answer's head holds bare line ends or NUL")
+    line_ends = raw.count(b"\r\n")
+    if raw.count(b"\n") != line_ends or raw.count(b"\r") != line_ends:
+        raise BadResponse("its answer's head holds bare line ends")
+    if len(raw.translate(None, _CONTROL)) != len(raw):  # clients refuse it; quicker than a search
+        raise BadResponse("its answer's head holds control characters")
     first, *lines = raw.split(b"\r\n")
     match = _STATUS_LINE.fullmatch(first)
     if match is None:
