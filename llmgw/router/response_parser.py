@@ -18,6 +18,7 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n]*)?")
 _HEADER_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = bytes(code for code in (*range(32), 127) if code not in b"\t\r\n")
 _TRAILERS = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)+")
+_WRONG_END = "a chunk of its answer does not end where it said"
 _TIMEOUT = re.compile(rb"timeout\s*=\s*(\d{1,6})")
 
 _HEAD, _LENGTH, _CHUNKED, _UNTIL_CLOSE, _DONE = range(5)
@@ -164,7 +165,7 @@ class ResponseParser:
         position = self._left
         size = len(data)
         if position:
-            self._check_chunk_end(data, position)
+            _check_chunk_end(data, position)
         while position < size:
             match = _SIZE_LINE.match(data, position)
             if match is None:
@@ -178,19 +179,14 @@ class ResponseParser:
                 self._left = 0
                 return data[:position]
             position = after + length + 2
-            if position <= size + 1:
-                self._check_chunk_end(data, position)
+            # Here and not in a function: every chunk of a stream passes this place.
+            if position <= size:
+                if data[position - 2 : position] != b"\r\n":
+                    raise BadResponse(_WRONG_END)
+            elif position == size + 1:
+                _check_chunk_end(data, position)
         self._left = position - size
         return data
-
-    def _check_chunk_end(self, data: bytes, position: int) -> None:
-        """Raise unless a chunk that ends at `position` ends with CRLF, as far as that has come."""
-        if position <= len(data):
-            right = data.endswith(b"\r\n" if position > 1 else b"\n", max(0, position - 2), position)
-        else:
-            right = position > len(data) + 1 or data.endswith(b"\r")
-        if not right:
-            raise BadResponse("a chunk of its answer does not end where it said")
 
     def _hold_size_line(self, data: bytes, position: int) -> bytes:
         line = data[position : position + SIZE_LINE_BYTES_MAX + 1]
@@ -222,6 +218,16 @@ class ResponseParser:
             self.excess = True
             return data[:end]
         return data
+
+
+def _check_chunk_end(data: bytes, position: int) -> None:
+    """Raise unless a chunk that ends at `position` ends with CRLF, as far as that has come."""
+    if position <= len(data):
+        right = data.endswith(b"\r\n" if position > 1 else b"\n", max(0, position - 2), position)
+    else:
+        right = position > len(data) + 1 or data.endswith(b"\r")
+    if not right:
+        raise BadResponse(_WRONG_END)
 
 
 def _parse_head(raw: bytes) -> ResponseHead:
