@@ -14,7 +14,7 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from llmgw.router.limits import DRAIN_IDLE_S, HANDSHAKE_S, SHORT_LINGER_S
+from llmgw.router.limits import DRAIN_IDLE_S, HANDSHAKE_S
 from llmgw.router.seldom import Seldom
 from llmgw.router.service import Service
 
@@ -137,7 +137,8 @@ class Acceptor:
                     connection,
                     ssl=self._tls.context,
                     ssl_handshake_timeout=min(HANDSHAKE_S, self._service.limits.header_timeout_s),
-                    ssl_shutdown_timeout=SHORT_LINGER_S,
+                    # What has been written and not been read is part of it.
+                    ssl_shutdown_timeout=self._service.limits.stall_timeout_s,
                 )
         except OSError as error:
             log.debug("a connection did not come about: %s", error)

@@ -299,7 +299,11 @@ class ClientConnection(asyncio.Protocol):
 
     def deadline_passed(self, now: float) -> None:
         """Called by the sweep. What the deadline meant follows from what the connection is doing."""
-        if self.stall_deadline <= now or self._closing:
+        if self._closing and not self.transport.can_write_eof() and not self.transport.is_closing():
+            # TLS has no half that could be shut: its end is said when there was time to read the answer.
+            self.deadline = now + SHORT_LINGER_S
+            self.transport.close()
+        elif self.stall_deadline <= now or self._closing:
             self._leave()
         elif self._exchange is not None:
             self.deadline = NEVER

@@ -264,6 +264,28 @@ def test_a_slow_client_over_tls_holds_the_engine_back(over_tls, pair) -> None:
     asyncio.run(main())
 
 
+def test_a_refused_request_gets_its_answer_and_an_end_in_good_order(over_tls, pair) -> None:
+    def refused(router: RouterProcess) -> bytes:
+        plain_socket = socket.create_connection((router.host, router.port), timeout=10)
+        context = pair.context()
+        with context.wrap_socket(
+            plain_socket, server_hostname=router.host, suppress_ragged_eofs=False
+        ) as connection:
+            connection.sendall(b"nonsense\r\n\r\n")
+            received = b""
+            while data := connection.recv(65536):
+                received += data
+            return received
+
+    async def main() -> None:
+        router = await over_tls().serving()
+        answer = await asyncio.to_thread(refused, router)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"not a request of HTTP/1.1" in answer
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
