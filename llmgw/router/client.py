@@ -168,7 +168,9 @@ class ClientConnection(asyncio.Protocol):
         if request.origin and service.cors is not None:
             request.answer_headers += service.cors.headers(request.origin)
         if request.forwarded and service.proxies is not None:
-            service.proxies.pass_on(request, self.transport.get_extra_info("peername")[0])
+            peer = self.transport.get_extra_info("peername")
+            if peer:  # who has left already has none
+                service.proxies.pass_on(request, peer[0])
         try:
             if is_passed_on(request):
                 self._exchange = exchange = service.open_exchange(self, request)
@@ -248,7 +250,7 @@ class ClientConnection(asyncio.Protocol):
 
     def cut(self) -> None:
         """End the connection at once; a client in the middle of an answer sees that it is not whole."""
-        if self._current is not None:
+        if self._current is not None or self.transport.get_write_buffer_size():
             self._reset_when_closed()
         self._exchange = None
         self._closing = True
