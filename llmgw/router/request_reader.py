@@ -146,6 +146,8 @@ class RequestReader:
     # What llhttp calls, within `feed`.
 
     def on_message_begin(self) -> None:
+        if self.refusing:
+            return  # what is left of a read; the refused head is still asked for its origin
         self._target = b""
         self._headers = []
         self._head_bytes = 0
