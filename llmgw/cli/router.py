@@ -30,7 +30,6 @@ def router(
     ping_s: Annotated[
         float, typer.Option(min=0.05, help="How often streams that wait get a comment, for models with pings.")
     ] = 5.0,
-    drain_s: Annotated[float, typer.Option(min=0.0, help="Time for running requests after SIGTERM.")] = 30.0,
     needs_keys: Annotated[
         bool | None,
         typer.Option(
@@ -38,12 +37,40 @@ def router(
             help="Serve by the table on disk only if it says the same. Default: whatever it says.",
         ),
     ] = None,
+    body_idle_timeout_s: Annotated[
+        float, typer.Option(min=0.1, help="Longest silence within a request body.")
+    ] = 60.0,
+    stall_timeout_s: Annotated[
+        float, typer.Option(min=0.1, help="A client that takes nothing of its answer for so long is cut.")
+    ] = 300.0,
+    drain_s: Annotated[float, typer.Option(min=0.0, help="Time for running requests after SIGTERM.")] = 30.0,
+    tls_cert: Annotated[
+        str | None, typer.Option(help="Certificate for clients (PEM), followed by its intermediates.")
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option(help="Its private key.")] = None,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(help="A web origin whose pages may read answers; * for all.")
+    ] = None,
+    trusted_proxy: Annotated[
+        list[str] | None, typer.Option(help="Network of proxies whose Forwarded headers are believed.")
+    ] = None,
+    settings: Annotated[
+        str, typer.Option(help="Told to control processes, which know by it what they started.")
+    ] = "",
     ignore_sigint: Annotated[bool, typer.Option("--ignore-sigint", help="Leave Ctrl-C to the parent.")] = False,
 ) -> None:
     """Pass requests on to engines by the route table that the control process sends."""
+    from llmgw.config.origins import parse_network, parse_origin
     from llmgw.router.limits import Limits
     from llmgw.router.main import RouterOptions, run_router
 
+    if (tls_cert is None) != (tls_key is None):
+        raise typer.BadParameter("--tls-cert and --tls-key belong together; give both, or neither")
+    try:
+        origins = tuple(parse_origin(origin) for origin in cors_origin or ())
+        proxies = tuple(parse_network(network) for network in trusted_proxy or ())
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     limits = Limits(
         workers=share_of,
         body_bytes_max=body_bytes_max,
@@ -52,6 +79,8 @@ def router(
         header_timeout_s=header_timeout_s,
         idle_timeout_s=idle_timeout_s,
         ping_s=ping_s,
+        body_idle_timeout_s=body_idle_timeout_s,
+        stall_timeout_s=stall_timeout_s,
         drain_s=drain_s,
     )
     options = RouterOptions(
@@ -61,6 +90,10 @@ def router(
         worker=worker,
         needs_keys=needs_keys,
         ignore_sigint=ignore_sigint,
+        settings=settings,
         limits=limits,
+        tls=(tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None,
+        cors_origins=origins,
+        trusted_proxies=proxies,
     )
     run_router(options)

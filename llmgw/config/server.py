@@ -10,6 +10,7 @@ from llmgw.config.addresses import HostPort, is_loopback, split_host_port
 from llmgw.config.base import Duration, Model
 from llmgw.config.catalog import Catalog, CatalogModel, refuse_shared_names
 from llmgw.config.errors import KeyedError
+from llmgw.config.origins import Network, Origin
 
 
 class ListenTls(Model):
@@ -113,6 +114,13 @@ class Liveness(Model):
         return self
 
 
+class Cors(Model):
+    """Web pages of other sites that may use the model API from a browser."""
+
+    origins: list[Origin] = Field(default_factory=list, max_length=256)
+    """Their origins, such as `https://chat.example.org`, or `*` for all. Default: none may."""
+
+
 class RouterSettings(Model):
     """The data plane."""
 
@@ -127,6 +135,11 @@ class RouterSettings(Model):
     """How long streams of a stopping replica may go on."""
     connections_max: int = Field(10_000, ge=16, le=1_000_000)
     """Client connections at a time, of all workers together; later ones are answered with 503."""
+    trusted_proxies: list[Network] = Field(default_factory=list, max_length=256)
+    """Addresses or networks of your own proxies. What they say of their clients (`X-Forwarded-For`, `Forwarded`)
+    goes on to engines; what anybody else says is thrown away."""
+    cors: Cors = Cors()
+    """Web pages of other sites that may use the model API from a browser."""
 
 
 class Placement(Model):
@@ -167,6 +180,8 @@ class ServerConfig(Model):
 
     listen: HostPort = "127.0.0.1:8080"
     """The model API: where clients send requests."""
+    tls: ListenTls | None = None
+    """Its certificate. Left out: clients speak plain HTTP, as behind a proxy that has one."""
     auth: str | None = None
     """Who may use the model API. `keys`: whoever has an API key (`llmgw ctl keys create`). `none`: everybody who
     can reach it. Left out: beyond loopback keys are needed, and on loopback as soon as one has been made."""

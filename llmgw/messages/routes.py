@@ -125,6 +125,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     The sockets that it listens on come with the frame's first byte (SCM_RIGHTS, unix(7)), so that whoever starts
     its replacement has them. `draining`: it accepts no more, and ends when its requests have. It goes
     by having one of `workers` parts of what is shared, and of the concurrency of some endpoints (by id) `parts`.
+    `settings` is what it was told with `--settings`.
     """
 
     router_id: str
@@ -135,6 +136,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     draining: bool = False
     workers: int = 1
     parts: dict[str, int] = {}
+    settings: str = ""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

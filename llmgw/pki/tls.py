@@ -6,9 +6,7 @@ Everything a context needs is checked beforehand, because OpenSSL's own words na
 from __future__ import annotations
 
 import logging
-import os
 import ssl
-import time
 from pathlib import Path
 
 from cryptography import x509
@@ -17,9 +15,9 @@ from cryptography.exceptions import InvalidSignature
 from llmgw.config.agent import AgentTls
 from llmgw.config.server import AgentsTls
 from llmgw.messages.findings import Finding
-from llmgw.pki.certificates import day, kind_of
 from llmgw.pki.errors import PkiError
-from llmgw.pki.files import belongs_to, finish_install, load_certificates, load_key
+from llmgw.pki.files import load_certificates
+from llmgw.pki.pairs import check_pair, file_signature, harden, load_pair
 from llmgw.pki.tls_errors import explain_tls_error as explain_tls_error
 from llmgw.pki.tls_errors import server_names as server_names
 
@@ -38,11 +36,11 @@ def agent_context(tls: AgentTls, now: float | None = None) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.hostname_checks_common_name = False
-    _harden(context)
+    harden(context)
     _trust(context, tls.ca, "tls.ca")
-    _check_pair(tls.cert, tls.key, "tls.cert", "tls.key", "client", _AGENT_REMEDY, now)
+    check_pair(tls.cert, tls.key, "tls.cert", "tls.key", "client", _AGENT_REMEDY, now)
     _check_origin(tls)
-    _load_pair(context, tls.cert, tls.key)
+    load_pair(context, tls.cert, tls.key)
     return context
 
 
@@ -54,7 +52,7 @@ def agents_server_context(tls: AgentsTls, now: float | None = None) -> ssl.SSLCo
     # A resumed session would skip verifying the certificate, also once it has expired.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
-    _harden(context)
+    harden(context)
     reload_server_certificate(context, tls, now)
     return context
 
@@ -64,9 +62,9 @@ def reload_server_certificate(context: ssl.SSLContext, tls: AgentsTls, now: floa
 
     Raises PkiError when they do not fit together, and then the earlier ones stay in use.
     """
-    _check_pair(tls.cert, tls.key, "agents.tls.cert", "agents.tls.key", "server", _SERVER_REMEDY, now)
+    check_pair(tls.cert, tls.key, "agents.tls.cert", "agents.tls.key", "server", _SERVER_REMEDY, now)
     _trust(context, tls.ca, "agents.tls.ca")
-    _load_pair(context, tls.cert, tls.key)
+    load_pair(context, tls.cert, tls.key)
 
 
 class _AlertingSSLObject(ssl.SSLObject):
@@ -139,11 +137,7 @@ class ServerCertificate:
         ]
 
     def _signatures(self) -> list[tuple[int, int, int] | None]:
-        return [_signature(path) for path in (self._tls.cert, self._tls.key, self._tls.ca)]
-
-
-def _harden(context: ssl.SSLContext) -> None:
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return [file_signature(path) for path in (self._tls.cert, self._tls.key, self._tls.ca)]
 
 
 def _trust(context: ssl.SSLContext, path: str, key: str) -> None:
@@ -151,35 +145,6 @@ def _trust(context: ssl.SSLContext, path: str, key: str) -> None:
         if certificate.issuer != certificate.subject:
             raise PkiError(f"{path} ({key}) holds a certificate that is not a root. {_CA_REMEDY}")
     context.load_verify_locations(cafile=path)
-
-
-def _check_pair(
-    cert: str, key: str, cert_name: str, key_name: str, kind: str, remedy: str, now: float | None
-) -> None:
-    """Raise PkiError unless the files are a certificate of that kind, its key, and in force at `now`."""
-    finish_install(cert, key)
-    leaf = load_certificates(Path(cert), f"certificate ({cert_name})", remedy)[0]
-    if not belongs_to(load_key(Path(key), f"key ({key_name})", remedy), leaf):
-        raise PkiError(
-            f"The key {key} ({key_name}) does not belong to the certificate {cert} ({cert_name}). {remedy}"
-        )
-    try:
-        found: str = kind_of(leaf)
-    except PkiError:
-        found = "foreign"
-    if found not in (kind, "foreign"):
-        raise PkiError(
-            f"{cert} ({cert_name}) is a {found} certificate where a {kind} certificate belongs. {remedy}"
-        )
-    at = time.time() if now is None else now
-    begin, end = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
-    if at >= end:
-        raise PkiError(f"The certificate {cert} ({cert_name}) expired on {day(end)}. {remedy}")
-    if at < begin:
-        raise PkiError(
-            f"The certificate {cert} ({cert_name}) holds from {day(begin)} on, and this host's clock says "
-            f"{day(at)}. Set the clock (timedatectl status)."
-        )
 
 
 def _check_origin(tls: AgentTls) -> None:
@@ -202,18 +167,3 @@ def _signed(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
-
-
-def _load_pair(context: ssl.SSLContext, cert: str, key: str) -> None:
-    try:
-        context.load_cert_chain(cert, key)
-    except (ssl.SSLError, OSError) as error:
-        raise PkiError(f"OpenSSL takes neither {cert} nor {key}: {error}. Copy both files again.") from None
-
-
-def _signature(path: str) -> tuple[int, int, int] | None:
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_ino, stat.st_size

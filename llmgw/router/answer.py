@@ -26,6 +26,13 @@ _REPLACED = frozenset(
         b"upgrade",
         b"trailer",
         b"proxy-connection",
+        # Which pages may read an answer is the gateway's decision, and engines' defaults allow all.
+        b"access-control-allow-credentials",
+        b"access-control-allow-headers",
+        b"access-control-allow-methods",
+        b"access-control-allow-origin",
+        b"access-control-expose-headers",
+        b"access-control-max-age",
     )
 )
 
@@ -48,7 +55,7 @@ def answer_head(
         lines.append(b"content-length: %d\r\n" % head.length)
     if head.is_event_stream:
         lines.append(b"x-accel-buffering: no\r\n")
-    lines.append(b"x-request-id: %b\r\nx-llmgw-replica: %b\r\n" % (request.request_id, endpoint_id.encode()))
+    lines.append(b"%bx-llmgw-replica: %b\r\n" % (request.answer_headers, endpoint_id.encode()))
     lines.extend(line + b"\r\n" for line in added)
     lines.append(limits)
     if not keep_alive:

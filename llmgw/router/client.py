@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
+import struct
 import time
 from typing import TYPE_CHECKING, cast
 
@@ -17,7 +19,6 @@ from llmgw.router.limits import (
     DRAIN_IDLE_S,
     EARLY_BYTES_MAX,
     LINGER_S,
-    OVERFLOW_CONNECTIONS_MAX,
     SHORT_LINGER_S,
 )
 from llmgw.router.local import answer_locally, is_passed_on
@@ -91,7 +92,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._overflows = True
         service.overflowing += 1
-        if service.overflowing > OVERFLOW_CONNECTIONS_MAX:
+        if service.overflowing > service.limits.overflow_connections_max:
             self.cut()
         else:
             self._refuse(busy("This gateway has all the connections it can serve; try again."))
@@ -168,6 +169,12 @@ class ClientConnection(asyncio.Protocol):
 
     def _answer(self, request: Request) -> None:
         service = self._service
+        if request.origin and service.cors is not None:
+            request.answer_headers += service.cors.headers(request.origin)
+        if request.forwarded and service.proxies is not None:
+            peer = self.transport.get_extra_info("peername")
+            if peer:  # who has left already has none
+                service.proxies.pass_on(request, peer[0])
         try:
             if is_passed_on(request):
                 self._exchange = exchange = service.open_exchange(self, request)
@@ -220,6 +227,7 @@ class ClientConnection(asyncio.Protocol):
                 body,
                 keep_alive=self.keeps_alive(),
                 headers=headers,
+                more_headers=request.answer_headers,
                 head_only=request.method == b"HEAD",
             )
         )
@@ -231,8 +239,10 @@ class ClientConnection(asyncio.Protocol):
         self._service.record_refusal(error)
         self._refuse_input()
         self._closing = True
+        cors, origin = self._service.cors, self._reader.origin
+        more = cors.headers(origin) if cors is not None and origin else b""
         body, headers = render_error(error, self._reader.path, b"")
-        self.transport.write(render(error.status, body, keep_alive=False, headers=headers))
+        self.transport.write(render(error.status, body, keep_alive=False, headers=headers, more_headers=more))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.deadline = time.monotonic() + (LINGER_S if error.status == 413 else SHORT_LINGER_S)
@@ -246,11 +256,19 @@ class ClientConnection(asyncio.Protocol):
 
     def cut(self) -> None:
         """End the connection at once; a client in the middle of an answer sees that it is not whole."""
+        if self._current is not None or self.transport.get_write_buffer_size():
+            self._reset_when_closed()
         self._exchange = None
         self._closing = True
         self._refuse_input()
         self.deadline = self.stall_deadline = NEVER
         self.transport.abort()
+
+    def _reset_when_closed(self) -> None:
+        """A body that lasts until the connection closes would look whole if it were closed in order."""
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def _leave(self) -> None:
         """The client is gone, or as good as gone: its engine stops working for it."""
@@ -289,7 +307,11 @@ class ClientConnection(asyncio.Protocol):
 
     def deadline_passed(self, now: float) -> None:
         """Called by the sweep. What the deadline meant follows from what the connection is doing."""
-        if self.stall_deadline <= now or self._closing:
+        if self._closing and not self.transport.can_write_eof() and not self.transport.is_closing():
+            # TLS has no half that could be shut: its end is said when there was time to read the answer.
+            self.deadline = now + SHORT_LINGER_S
+            self.transport.close()
+        elif self.stall_deadline <= now or self._closing:
             self._leave()
         elif self._exchange is not None:
             self.deadline = NEVER

@@ -29,8 +29,6 @@ def is_anthropic(path: str) -> bool:
 def render_error(error: ApiError, path: str, request_id: bytes) -> tuple[bytes, list[bytes]]:
     """An error of the gateway's own: its body, and header lines that go with it, for who asked for `path`."""
     lines = [*error.headers]
-    if request_id:
-        lines.append(b"x-request-id: " + request_id)
     if not is_anthropic(path):
         return error.body(), lines
     if request_id:

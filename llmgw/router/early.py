@@ -37,21 +37,20 @@ class EarlyAnswer:
     def __init__(self, *, chunked: bool) -> None:
         self._chunked = chunked
 
-    def head(self, request_id: bytes, lines: Sequence[bytes], *, keep_alive: bool) -> bytes:
-        """The head; `lines` are further ones, without their ends."""
+    def head(self, own: bytes, lines: Sequence[bytes], *, keep_alive: bool) -> bytes:
+        """The head; `own` are further lines with their ends, `lines` without."""
         parts = [
             b"HTTP/1.1 200 OK",
             b"content-type: text/event-stream",
             b"cache-control: no-cache",
             b"x-accel-buffering: no",
-            b"x-request-id: " + request_id,
             *lines,
         ]
         if self._chunked:
             parts.append(b"transfer-encoding: chunked")
         if not keep_alive:
             parts.append(b"connection: close")
-        return b"\r\n".join(parts) + b"\r\n\r\n"
+        return b"%b\r\n%b\r\n" % (b"\r\n".join(parts), own)
 
     def comment(self, text: bytes) -> bytes:
         """A line that clients of event streams skip."""

@@ -134,7 +134,7 @@ class EvenErrors:
 
 def even_errors(head: ResponseHead, path: str) -> EvenErrors | None:
     """The filter for an error's answer; None where it must not be read. The head is changed to what comes out."""
-    if head.framing == NONE or head.length > ERROR_BYTES_MAX or not is_readable(head) or head.is_event_stream:
+    if head.framing == NONE or head.length > ERROR_BYTES_MAX or head.is_event_stream:
         return None
     return EvenErrors(head.status, told_status(head), path)
 
@@ -149,11 +149,6 @@ def told_status(head: ResponseHead) -> int:
         head.status = 502
         head.headers = [(name, value) for name, value in head.headers if name != b"www-authenticate"]
     return head.status
-
-
-def is_readable(head: ResponseHead) -> bool:
-    """False for a body that is compressed, which nobody asked for but clients may take."""
-    return head.get(b"content-encoding").lower() in (b"", b"identity")
 
 
 def say_json(head: ResponseHead) -> None:

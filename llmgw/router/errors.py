@@ -52,17 +52,21 @@ def render(
     *,
     keep_alive: bool,
     headers: Sequence[bytes] = (),
+    more_headers: bytes = b"",
     head_only: bool = False,
     content_type: bytes = b"application/json",
 ) -> bytes:
-    """A whole answer as bytes. `head_only` leaves the body out but not its length (HEAD)."""
+    """A whole answer as bytes. `head_only` leaves the body out but not its length (HEAD).
+
+    `headers` are lines without their ends, `more_headers` lines with them.
+    """
     lines = [b"HTTP/1.1 %d %b" % (status, REASONS.get(status, b""))]
     if status != HTTPStatus.NO_CONTENT:
         lines += [b"content-type: " + content_type, b"content-length: %d" % len(body)]
     lines += headers
     if not keep_alive:
         lines.append(b"connection: close")
-    return b"\r\n".join(lines) + b"\r\n\r\n" + (b"" if head_only else body)
+    return b"%b\r\n%b\r\n%b" % (b"\r\n".join(lines), more_headers, b"" if head_only else body)
 
 
 def unknown_model(name: str, names: Sequence[str]) -> ApiError:

@@ -22,6 +22,7 @@ from llmgw.router.endpoint import Endpoint
 from llmgw.router.engine_errors import even_errors
 from llmgw.router.errors import (
     ApiError,
+    busy,
     engine_failed,
     nothing_ready,
     out_of_time,
@@ -34,7 +35,7 @@ from llmgw.router.request import Request
 from llmgw.router.response_parser import CHUNKED, UNTIL_CLOSE, ResponseHead
 from llmgw.router.table import Model
 from llmgw.router.tries import Tries
-from llmgw.router.upstream import UpstreamConnection, dial, take_idle
+from llmgw.router.upstream import OUR_OWN_ERRORS, UpstreamConnection, dial, take_idle
 from llmgw.router.usage import RequestUsage
 
 if TYPE_CHECKING:
@@ -252,6 +253,9 @@ class Exchange:
         except TimeoutError:
             why = f"it took no connection within {service.limits.connect_timeout_s:g} s"
         except (OSError, UnicodeError) as error:
+            if getattr(error, "errno", None) in OUR_OWN_ERRORS:
+                self._cannot_connect(error)
+                return
             why = f"its connection failed ({getattr(error, 'strerror', None) or error})"
         else:
             self._dialling = None
@@ -265,6 +269,15 @@ class Exchange:
             self._connection = None
             # It had the request over a kept connection, and now it is gone: that may be what killed it.
             self._attempt_failed(why, died=self._sent)
+
+    def _cannot_connect(self, error: Exception) -> None:
+        """This process has no descriptor left, which says nothing of any engine."""
+        self._service.cannot_connect.error("engines cannot be reached: %s", error)
+        self._dialling = None
+        if not self._over:
+            self._hang_up()
+            self._leave_endpoint()
+            self._answer(busy("This gateway has no room for more connections to engines; try again."))
 
     def _attempt_failed(self, why: str, *, died: bool, status: int = 502) -> None:
         """This engine will not answer. `died`: it had the request, so that it may have been what killed it."""
@@ -430,7 +443,8 @@ class Exchange:
         if early is None:
             early = self._early = EarlyAnswer(chunked=not request.http10)
             lines = queue_lines(self._waiter, monotonic()) if request.asks_place else ()
-            written = early.head(request.request_id, lines, keep_alive=client.keeps_alive())
+            own = request.answer_headers + request.answer_lines
+            written = early.head(own, lines, keep_alive=client.keeps_alive())
         text = b"ping"
         if request.asks_place and self._waiter is not None and self._waiter.waits:
             text = b"queued %d" % self._model.admission.place_of(self._waiter)

@@ -54,7 +54,7 @@ class Rewriting:
     def feed(self, data: bytes, done: bool) -> bytes:
         """Body bytes of the engine, framed as they come → of the client's body, framed. Raises BadAnswer.
 
-        An answer of which nothing has come out before it is whole gets a length instead of chunks.
+        A filter's answer of which nothing has come out before it is whole gets a length instead of chunks.
         """
         payload = self._dechunker.feed(data) if self._dechunker is not None else data
         filter = self._filter
@@ -62,7 +62,7 @@ class Rewriting:
             payload = filter.feed(payload) if payload else b""
             if done:
                 payload += filter.end()
-        if done and not self.begun:
+        if done and not self.begun and filter is not None:
             head = self._head
             head.framing = LENGTH
             head.length = len(payload)

@@ -16,8 +16,12 @@ EARLY_BYTES_MAX = 64 * 1024
 # a body that is too large takes its time, everything else has none to claim.
 LINGER_S = 30.0
 SHORT_LINGER_S = 2.0
+# A TLS handshake must be over by then.
+HANDSHAKE_S = 10.0
 # So many clients beyond `connections_max` get a 503; further ones are just cut.
-OVERFLOW_CONNECTIONS_MAX = 256
+_OVERFLOW_CONNECTIONS_MAX = 256
+# Descriptors that are neither a client's nor its engine's: listeners, control, files, idle connections.
+_FILES_RESERVED = 64
 # A draining router keeps connections without a request for so long: one may be on the way.
 DRAIN_IDLE_S = 1.0
 # Below uvicorn's 5 s, which vLLM and SGLang leave as it is; an engine that names its limit is believed.
@@ -62,6 +66,20 @@ class Limits:
     drain_s: float = 30.0
     ping_s: float = 5.0
     """Streams of models with `pings` get a comment so often until their first byte."""
+    files_max: int | None = None
+    """Descriptors that this process may open; None: as many as it likes."""
+
+    @property
+    def overflow_connections_max(self) -> int:
+        """So many clients beyond `connections_max` are told so; the others are just cut."""
+        if self.files_max is None:
+            return _OVERFLOW_CONNECTIONS_MAX
+        return min(_OVERFLOW_CONNECTIONS_MAX, self.files_max // 8)
+
+    @property
+    def files_needed(self) -> int:
+        """Descriptors for `connections_max` clients, each with a connection to an engine, and for the rest."""
+        return 2 * self.connections_max + _OVERFLOW_CONNECTIONS_MAX + _FILES_RESERVED
 
     @property
     def bodies_bytes_max(self) -> int:
@@ -70,5 +88,12 @@ class Limits:
         return max(self.body_bytes_max, together // self.workers)
 
     def share(self, workers: int) -> Limits:
-        """The limits of one of so many workers, of limits that are for all of them."""
-        return replace(self, workers=workers, connections_max=max(1, -(-self.connections_max // workers)))
+        """The limits of one of so many workers, of limits that are for all of them.
+
+        No more clients than there are descriptors for: one that has none left can reach no engine either.
+        """
+        connections = -(-self.connections_max // workers)
+        if self.files_max is not None:
+            left = self.files_max - self.overflow_connections_max - _FILES_RESERVED
+            connections = min(connections, left // 2)
+        return replace(self, workers=workers, connections_max=max(1, connections))

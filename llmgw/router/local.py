@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import msgspec
 
 from llmgw.messages.routes import ModelRoute
+from llmgw.router.cors import preflight_headers
 from llmgw.router.errors import ApiError, not_yet_known, render, unknown_model
 from llmgw.router.keys import Keys
 from llmgw.router.request import Request
@@ -76,7 +77,8 @@ def answer_locally(request: Request, table: RoutingTable, keys: Keys, *, keep_al
         )
     allow = b"allow: " + ", ".join([*methods, "OPTIONS"]).encode()
     if request.method == b"OPTIONS":
-        return render(204, b"", keep_alive=keep_alive, headers=[allow])
+        headers = [allow, *preflight_headers(request, methods)]
+        return render(204, b"", keep_alive=keep_alive, headers=headers, more_headers=request.answer_headers)
     if request.method.decode("latin-1") not in methods:
         raise ApiError(
             405,
@@ -99,8 +101,8 @@ def answer_locally(request: Request, table: RoutingTable, keys: Keys, *, keep_al
         if model is None:
             raise unknown_model(name, list(allowed))
         body = _encode(_entry(name, model.route))
-    headers = [b"x-request-id: " + request.request_id]
-    return render(200, body, keep_alive=keep_alive, headers=headers, head_only=request.method == b"HEAD")
+    head_only = request.method == b"HEAD"
+    return render(200, body, keep_alive=keep_alive, more_headers=request.answer_headers, head_only=head_only)
 
 
 def _allowed(request: Request, table: RoutingTable, keys: Keys) -> list[tuple[str, Model]]:

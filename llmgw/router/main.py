@@ -15,9 +15,9 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmgw import __version__
 from llmgw.config.addresses import split_host_port
@@ -33,10 +33,15 @@ from llmgw.messages.routes import Hello
 from llmgw.router.acceptor import Acceptor
 from llmgw.router.control import ControlServer
 from llmgw.router.control_socket import ControlSocket
+from llmgw.router.cors import Cors
+from llmgw.router.forwarded import TrustedProxies
 from llmgw.router.limits import Limits
 from llmgw.router.service import Service
 from llmgw.router.table_file import TableFile
 from llmgw.router.usage_file import UsageFile
+
+if TYPE_CHECKING:
+    from llmgw.router.client_tls import ClientTls
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +67,15 @@ class RouterOptions:
     worker: int = 0
     needs_keys: bool | None = None
     ignore_sigint: bool = False
+    settings: str = ""
+    """Told to control processes, which know by it whether they would start it otherwise."""
     limits: Limits = field(default_factory=Limits)
+    tls: tuple[str, str] | None = None
+    """Certificate and key for clients; without them they speak plain HTTP."""
+    cors_origins: tuple[str, ...] = ()
+    """Whose pages may read answers."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks of proxies that are believed what they say of their clients."""
 
     @property
     def files(self) -> RouterFiles:
@@ -78,18 +91,28 @@ def run_router(options: RouterOptions) -> None:
     with contextlib.ExitStack() as stack:
         _open_state(options.state)
         stack.enter_context(_lock(options.files.lock))
+        tls = _client_tls(options)
         listeners = _listeners(options)
         for sock in listeners:
             stack.enter_context(sock)
         control_socket = stack.enter_context(contextlib.closing(_control_socket(options.files.socket)))
-        _raise_file_limit(options.limits.share(options.limits.workers).connections_max)
+        options = replace(options, limits=_raise_file_limit(options.limits))
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(options, listeners, control_socket))
+            runner.run(_serve(options, listeners, control_socket, tls))
 
 
-async def _serve(options: RouterOptions, listeners: list[socket.socket], control_socket: ControlSocket) -> None:
+async def _serve(
+    options: RouterOptions,
+    listeners: list[socket.socket],
+    control_socket: ControlSocket,
+    tls: ClientTls | None,
+) -> None:
     loop = asyncio.get_running_loop()
-    service = Service(options.limits)
+    service = Service(
+        options.limits,
+        cors=Cors(options.cors_origins) if options.cors_origins else None,
+        proxies=TrustedProxies(options.trusted_proxies) if options.trusted_proxies else None,
+    )
     table_file = TableFile(options.files.table, options.files.table_being_written)
     table = table_file.load()
     if table is not None and options.needs_keys in (None, table.keys_required):
@@ -114,6 +137,7 @@ async def _serve(options: RouterOptions, listeners: list[socket.socket], control
             draining=stopped.done(),
             workers=service.limits.workers,
             parts=service.table.parts(),
+            settings=options.settings,
         )
 
     def open_listeners() -> list[socket.socket]:
@@ -121,12 +145,14 @@ async def _serve(options: RouterOptions, listeners: list[socket.socket], control
 
     control = ControlServer(service, table_file, hello=hello, stop=stop, listeners=open_listeners)
     _handle_signals(loop, options, stop, stopped)
-    acceptor = Acceptor(service, listeners)
+    acceptor = Acceptor(service, listeners, tls)
     acceptor.start()
     await control_socket.serve(control.accept)
     background = [loop.create_task(service.sweep()), loop.create_task(control.run())]
     background.append(loop.create_task(control_socket.keep(control.accept)))
     background.append(loop.create_task(usage_file.keep()))
+    if tls is not None:
+        background.append(loop.create_task(tls.watch()))
     # What is alive now stays: collections need not look at it again.
     gc.collect()
     gc.freeze()
@@ -223,6 +249,16 @@ def _locked(descriptor: int) -> bool:
             return True
 
 
+def _client_tls(options: RouterOptions) -> ClientTls | None:
+    """Raises PkiError when the files cannot be used."""
+    if options.tls is None:
+        return None
+    # Here because cryptography is 15 MB that a router without TLS does not need.
+    from llmgw.router.client_tls import ClientTls
+
+    return ClientTls(*options.tls)
+
+
 def _listeners(options: RouterOptions) -> list[socket.socket]:
     """The sockets to accept from: those of systemd, else the parent's, else one of our own."""
     inherited = systemd_listeners()
@@ -246,20 +282,24 @@ def _control_socket(path: Path) -> ControlSocket:
         raise StartError(f"the control socket {path} cannot be made ({error.strerror})") from None
 
 
-def _raise_file_limit(connections_max: int) -> None:
-    """Each client may need two descriptors: its own and its engine's."""
+def _raise_file_limit(limits: Limits) -> Limits:
+    """Open as many files as this process may; the limits with what that is."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
-    needed = connections_max * 2
-    if soft != resource.RLIM_INFINITY and soft < needed:
+    if soft == resource.RLIM_INFINITY:
+        return limits
+    within = replace(limits, files_max=soft)
+    wanted, served = limits.share(limits.workers), within.share(limits.workers)
+    if served.connections_max < wanted.connections_max:
         log.warning(
-            "this process may open %d files, and %d connections need %d; raise its limit (LimitNOFILE=%d under "
-            "systemd) or lower router.connections_max",
+            "this process may open %d files, so it serves %d connections instead of %d; raise its limit "
+            "(LimitNOFILE=%d under systemd) or lower router.connections_max",
             soft,
-            connections_max,
-            needed,
-            needed,
+            served.connections_max,
+            wanted.connections_max,
+            wanted.files_needed,
         )
+    return within

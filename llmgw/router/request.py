@@ -13,9 +13,19 @@ from llmgw.router.errors import ApiError
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _PATH = re.compile(r"/[A-Za-z0-9._~:/@!$&'()*+,;=%-]*")
 
-# Headers that concern one connection only (RFC 9110 section 7.6.1), or that the gateway sets itself.
+# Headers that concern one connection only (RFC 9110 section 7.6.1), or that the gateway sets itself. An answer is
+# not compressed between engine and gateway: its tokens are counted, and a broken stream gets an event of ours.
 _DROPPED = frozenset(
-    (b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade", b"http2-settings", b"content-length")
+    (
+        b"accept-encoding",
+        b"keep-alive",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"upgrade",
+        b"http2-settings",
+        b"content-length",
+    )
 )
 # What a client proves itself with is for the gateway, never for an engine.
 _CREDENTIALS = frozenset(
@@ -23,20 +33,38 @@ _CREDENTIALS = frozenset(
 )
 # Those of them in which a key may come: OpenAI's, Anthropic's and Azure's clients each have their own.
 _KEYS = frozenset((b"authorization", b"x-api-key", b"api-key"))
+# What proxies say of the clients behind them: see `llmgw.router.forwarded`.
+_FORWARDED = frozenset(
+    (
+        b"forwarded",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-port",
+        b"x-forwarded-prefix",
+        b"x-forwarded-proto",
+        b"x-real-ip",
+    )
+)
 _READ = frozenset(
     (
+        b"access-control-request-headers",
+        b"access-control-request-method",
         b"connection",
         b"content-encoding",
         b"content-type",
         b"expect",
         b"host",
+        b"origin",
         b"transfer-encoding",
         b"x-queue-position",
         b"x-request-id",
         b"x-session-id",
     )
 )
-_SPECIAL = _DROPPED | _CREDENTIALS | _READ
+_SPECIAL = _DROPPED | _CREDENTIALS | _READ | _FORWARDED
+
+
+_NOTHING: list[tuple[bytes, bytes]] = []
 
 
 Credentials = tuple[tuple[bytes, bytes], ...]
@@ -44,10 +72,16 @@ Credentials = tuple[tuple[bytes, bytes], ...]
 
 
 class Request:
-    """One request. `lines` are the header lines for the engine, each with its end."""
+    """One request. `lines` are the header lines for the engine, each with its end.
+
+    `answer_headers` are lines, each with its end, that every answer to it carries.
+    """
 
     __slots__ = (
+        "answer_headers",
         "answer_lines",
+        "asked_headers",
+        "asked_method",
         "asks_place",
         "body",
         "caller",
@@ -55,10 +89,12 @@ class Request:
         "content_type",
         "credentials",
         "expects_continue",
+        "forwarded",
         "http10",
         "keep_alive",
         "lines",
         "method",
+        "origin",
         "path",
         "query",
         "refusal",
@@ -94,6 +130,12 @@ class Request:
         """What the client calls the conversation."""
         self.asks_place = False
         """The client wants to know about its place in the queue."""
+        self.origin = b""
+        """The page that a browser sends it for, when that is of another site."""
+        self.asked_method = self.asked_headers = b""
+        """What such a page wants to know whether it may send."""
+        self.forwarded: list[tuple[bytes, bytes]] = _NOTHING
+        """What a proxy says of its client, be it true or not."""
         self.path = ""
         self.query = b""
         lines: list[bytes] = []
@@ -129,6 +171,14 @@ class Request:
                 raise ApiError(
                     415, "Compressed request bodies are not read here; send the body as it is.", code="encoding"
                 )
+            elif name in _FORWARDED:
+                self.forwarded = [*self.forwarded, (name, value.strip(b" \t"))]
+            elif name == b"origin":
+                self.origin = value.strip(b" \t")
+            elif name == b"access-control-request-method":
+                self.asked_method = value
+            elif name == b"access-control-request-headers":
+                self.asked_headers = value.strip(b" \t")
         if version not in ("1.0", "1.1"):
             raise ApiError(505, "Speak HTTP/1.1 to this gateway.", code="http_version")
         if hosts != 1 and not (self.http10 and not hosts):
@@ -139,7 +189,8 @@ class Request:
             lines = [line for line in lines if not (doomed and line.startswith(doomed))]
         if _REQUEST_ID.fullmatch(self.request_id) is None:
             self.request_id = b"req-%024x" % random.getrandbits(96)
-        lines.append(b"x-request-id: %b\r\n" % self.request_id)
+        self.answer_headers = b"x-request-id: %b\r\n" % self.request_id
+        lines.append(self.answer_headers)
         self.lines = lines
         self._read_target(target)
 

@@ -94,6 +94,13 @@ class RequestReader:
         """What the last request that was begun asks for, as far as it has come."""
         return self._target.partition(b"?")[0].decode("latin-1")
 
+    @property
+    def origin(self) -> bytes:
+        """The page for which a browser sent the head that was read last to its end, be it refused or not."""
+        if self.in_head:
+            return b""
+        return next((value.strip(b" \t") for name, value in self._headers if name == b"origin"), b"")
+
     def feed(self, data: bytes) -> None:
         """Read on. Never raises: what cannot be read ends up in the queue as an error."""
         if self.refusing:
@@ -160,6 +167,8 @@ class RequestReader:
     # What llhttp calls, within `feed`.
 
     def on_message_begin(self) -> None:
+        if self.refusing:
+            return  # what is left of a read; the refused head is still asked for its origin
         self._target = b""
         self._headers = []
         self._head_bytes = 0

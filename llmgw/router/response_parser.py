@@ -16,6 +16,9 @@ SIZE_LINE_BYTES_MAX = 256
 _SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n]*)?")
 _HEADER_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = bytes(code for code in (*range(32), 127) if code not in b"\t\r\n")
+_TRAILERS = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)+")
+_WRONG_END = "a chunk of its answer does not end where it said"
 _TIMEOUT = re.compile(rb"timeout\s*=\s*(\d{1,6})")
 
 _HEAD, _LENGTH, _CHUNKED, _UNTIL_CLOSE, _DONE = range(5)
@@ -59,7 +62,7 @@ class ResponseParser:
     from which it can be ended properly: see `chunk_left`.
     """
 
-    __slots__ = ("_held", "_left", "_state", "excess", "head", "received")
+    __slots__ = ("_held", "_interim_bytes", "_left", "_state", "excess", "head", "received")
 
     def __init__(self) -> None:
         self.reset()
@@ -71,6 +74,7 @@ class ResponseParser:
         """True when any byte of an answer has come."""
         self.excess = False
         """True when bytes came after the answer's end: the connection must not be used again."""
+        self._interim_bytes = 0
         self._state = _HEAD
         self._held = b""
         self._left = 0
@@ -130,6 +134,9 @@ class ResponseParser:
             data = data[end + 4 :]
             if head.status >= 200:
                 break
+            self._interim_bytes += end + 4
+            if self._interim_bytes > HEAD_BYTES_MAX:
+                raise BadResponse(f"its interim answers exceed {HEAD_BYTES_MAX} bytes")
             if head.status == 101:
                 raise BadResponse("it switched protocols without being asked")
         self._held = b""
@@ -161,6 +168,8 @@ class ResponseParser:
             self._held = b""
         position = self._left
         size = len(data)
+        if position:
+            _check_chunk_end(data, position)
         while position < size:
             match = _SIZE_LINE.match(data, position)
             if match is None:
@@ -174,8 +183,12 @@ class ResponseParser:
                 self._left = 0
                 return data[:position]
             position = after + length + 2
-            if position <= size and data[position - 2 : position] != b"\r\n":
-                raise BadResponse("a chunk of its answer does not end where it said")
+            # Here and not in a function: every chunk of a stream passes this place.
+            if position <= size:
+                if data[position - 2 : position] != b"\r\n":
+                    raise BadResponse(_WRONG_END)
+            elif position == size + 1:
+                _check_chunk_end(data, position)
         self._left = position - size
         return data
 
@@ -200,6 +213,9 @@ class ResponseParser:
                 self._left = 0
                 return data[:position]
             end = blank + 4
+            # A client that takes a bare line end for one would read the rest as the next answer.
+            if _TRAILERS.fullmatch(data, after, blank + 2) is None:
+                raise BadResponse(f"its answer ends with trailers that are none: {bytes(data[after:][:40])!r}")
         self._state = _DONE
         self._left = 0
         if end < len(data):
@@ -208,9 +224,22 @@ class ResponseParser:
         return data
 
 
+def _check_chunk_end(data: bytes, position: int) -> None:
+    """Raise unless a chunk that ends at `position` ends with CRLF, as far as that has come."""
+    if position <= len(data):
+        right = data.endswith(b"\r\n" if position > 1 else b"\n", max(0, position - 2), position)
+    else:
+        right = position > len(data) + 1 or data.endswith(b"\r")
+    if not right:
+        raise BadResponse(_WRONG_END)
+
+
 def _parse_head(raw: bytes) -> ResponseHead:
-    if raw.count(b"\n") != raw.count(b"\r\n") or raw.count(b"\r") != raw.count(b"\r\n") or b"\0" in raw:
-        raise BadResponse("its answer's head holds bare line ends or NUL")
+    line_ends = raw.count(b"\r\n")
+    if raw.count(b"\n") != line_ends or raw.count(b"\r") != line_ends:
+        raise BadResponse("its answer's head holds bare line ends")
+    if len(raw.translate(None, _CONTROL)) != len(raw):  # clients refuse it; quicker than a search
+        raise BadResponse("its answer's head holds control characters")
     first, *lines = raw.split(b"\r\n")
     match = _STATUS_LINE.fullmatch(first)
     if match is None:
@@ -238,6 +267,8 @@ def _parse_head(raw: bytes) -> ResponseHead:
         elif name == b"keep-alive":
             timeout = _TIMEOUT.search(value)
             head.keep_alive_s = int(timeout[1]) if timeout else None
+        elif name == b"content-encoding" and value.lower() not in (b"", b"identity"):
+            raise BadResponse(f"its answer is in the content-encoding {value[:40]!r}, which nobody asked for")
         else:
             head.headers.append((name, value))
     if head.status in (204, 304) or head.status < 200:

@@ -12,15 +12,18 @@ from llmgw.messages.routes import Outcome, RouterShare, RouteTable
 from llmgw.router.affinity import conversation_point
 from llmgw.router.caller import ANYBODY, Caller
 from llmgw.router.client import ClientConnection
+from llmgw.router.cors import Cors
 from llmgw.router.endpoint import Endpoint
 from llmgw.router.errors import ApiError, not_yet_known, unknown_model
 from llmgw.router.exchange import Exchange
 from llmgw.router.fields import read_fields
+from llmgw.router.forwarded import TrustedProxies
 from llmgw.router.keys import Keys
 from llmgw.router.limits import SWEEP_S, UPSTREAM_IDLE_S, Limits
 from llmgw.router.pings import Pings
 from llmgw.router.request import Request
 from llmgw.router.request_reader import BodyBudget
+from llmgw.router.seldom import Seldom
 from llmgw.router.table import RoutingTable
 from llmgw.router.telemetry import TelemetryLog
 from llmgw.router.upstream import close_idle
@@ -32,7 +35,11 @@ log = logging.getLogger(__name__)
 class Service:
     """The data plane of one process. Make it inside the running event loop."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(
+        self, limits: Limits, *, cors: Cors | None = None, proxies: TrustedProxies | None = None
+    ) -> None:
+        self.cors = cors
+        self.proxies = proxies
         self.limits = limits.share(limits.workers)
         self._limits_together = limits
         self.loop = asyncio.get_running_loop()
@@ -48,6 +55,7 @@ class Service:
         self.draining = False
         self.notify: Callable[[bool], None] = lambda at_once: None
         """Called when the control process should hear soon (False) or at once (True)."""
+        self.cannot_connect = Seldom(log)
         self._tls_context: ssl.SSLContext | None = None
 
     def accept(self) -> ClientConnection:

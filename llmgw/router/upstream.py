@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 import time
@@ -14,6 +15,10 @@ from llmgw.router.response_parser import BadResponse, ResponseHead, ResponsePars
 
 # Head and body go out in one write up to this size; beyond it, joining them costs more than a second write.
 _JOINED_BYTES_MAX = 16 * 1024
+
+
+# No descriptors or memory left: the endpoint is not to blame.
+OUR_OWN_ERRORS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
 class AnswerSink(Protocol):

@@ -22,6 +22,7 @@ from llmgw.fleet.settings import FleetSettings
 from llmgw.messages.findings import Finding
 from llmgw.pki.errors import PkiError
 from llmgw.pki.expiry import CertificateEnd, certificate_end, certificate_findings
+from llmgw.pki.listener import ListenerCertificate
 from llmgw.pki.renewal import Renewer
 from llmgw.pki.revocation import RevocationList
 from llmgw.pki.tls import ServerCertificate, agents_server_context
@@ -68,6 +69,7 @@ class _ControlProcess:
         self._servers: list[AsgiServer] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._certificate: ServerCertificate | None = None
+        self._client_certificate: ListenerCertificate | None = None
         self._revocations: RevocationList | None = None
         self._stopped_rollouts: asyncio.Queue[StopRollout] = asyncio.Queue()
 
@@ -90,6 +92,10 @@ class _ControlProcess:
 
     async def _serve(self, store: Store, routers: Routers, usage: UsageBook, state: Path) -> None:
         config = self._config
+        if config.tls is not None:
+            # The routers use it; here it is looked at for those who ask how things are.
+            names = ("tls.cert", "tls.key")
+            self._client_certificate = ListenerCertificate(config.tls.cert, config.tls.key, names)
         routers.claim()
         revision, catalog, differs = await ruling_catalog(store, config.catalog, time.time())
         if differs is not None:
@@ -249,6 +255,8 @@ class _ControlProcess:
             await asyncio.sleep(CERTIFICATE_LOOK_S)
             if self._certificate is not None and self._certificate.refresh(time.time()):
                 log.info("the agents' endpoint has a new certificate")
+            if self._client_certificate is not None:
+                self._client_certificate.refresh(time.time())
             self._remember_revocations(store)
 
     def _certificate_files(self) -> dict[str, str]:
@@ -257,6 +265,8 @@ class _ControlProcess:
         files = {"server": tls.cert, "authority": tls.ca} if tls is not None else {}
         if tls is not None and tls.renewal_cert is not None:
             files["renewal"] = tls.renewal_cert
+        if self._config.tls is not None:
+            files["gateway"] = self._config.tls.cert
         return files if admin is None else {**files, "admin": admin.cert}
 
     def _certificate_ends(self) -> list[CertificateEnd]:
@@ -272,6 +282,8 @@ class _ControlProcess:
         found = certificate_findings(dict.fromkeys(self._certificate_files().values()), time.time())
         if self._certificate is not None:
             found += self._certificate.findings()
+        if self._client_certificate is not None:
+            found += self._client_certificate.findings()
         if self._revocations is not None:
             found += self._revocations.findings()
         return found

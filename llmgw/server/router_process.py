@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import subprocess
@@ -9,16 +10,38 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmgw.config.server import RouterSettings
+from llmgw.config.server import ServerConfig
 from llmgw.messages.router_files import ROUTER_LOG
 
 PROGRAM = (sys.executable, "-m", "llmgw", "router")
 
 
+def router_settings(config: ServerConfig) -> str:
+    """What tells a router started with this configuration from one that was started with another."""
+    return hashlib.sha256("\0".join(_arguments(config)).encode()).hexdigest()[:16]
+
+
+def _arguments(config: ServerConfig) -> list[str]:
+    """What all routers of a configuration are told alike."""
+    settings, tls = config.router, config.tls
+    arguments = [
+        f"--body-bytes-max={settings.body_bytes_max}",
+        f"--connect-timeout-s={settings.connect_timeout}",
+        f"--connections-max={settings.connections_max}",
+        f"--drain-s={settings.drain_grace}",
+        "--ignore-sigint",
+        *(f"--cors-origin={origin}" for origin in settings.cors.origins),
+        *(f"--trusted-proxy={network}" for network in settings.trusted_proxies),
+    ]
+    if tls is not None:
+        arguments += [f"--tls-cert={tls.cert}", f"--tls-key={tls.key}"]
+    return arguments
+
+
 def start_router(
     state_dir: Path,
     listeners: Sequence[socket.socket],
-    settings: RouterSettings,
+    config: ServerConfig,
     *,
     worker: int = 0,
     share_of: int = 1,
@@ -41,12 +64,9 @@ def start_router(
         f"--worker={worker}",
         *(f"--listen-fd={descriptor}" for descriptor in descriptors),
         f"--share-of={share_of}",
-        f"--body-bytes-max={settings.body_bytes_max}",
-        f"--connect-timeout-s={settings.connect_timeout}",
-        f"--connections-max={settings.connections_max}",
-        f"--drain-s={settings.drain_grace}",
         "--needs-keys" if needs_keys else "--needs-no-keys",
-        "--ignore-sigint",
+        f"--settings={router_settings(config)}",
+        *_arguments(config),
     ]
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     output = os.open(state_dir / ROUTER_LOG, flags, 0o600)

@@ -20,7 +20,7 @@ from llmgw.server.hub import Hub
 from llmgw.server.router_findings import router_findings
 from llmgw.server.router_listeners import RouterListeners
 from llmgw.server.router_plan import Fit, plan
-from llmgw.server.router_process import start_router
+from llmgw.server.router_process import router_settings, start_router
 from llmgw.server.router_shares import RouterShares
 from llmgw.server.router_slots import free_name, living
 from llmgw.server.router_worker import RouterView, Worker
@@ -54,6 +54,7 @@ class Routers:
         self._state = Path(config.state)
         self._wanted = wanted_workers(config)
         self._hub: Hub | None = None
+        self._settings = router_settings(config)
         self._listeners = RouterListeners(config.listen)
         self._workers: dict[str, Worker] = {}
         self._unasked: set[str] = set()
@@ -182,7 +183,7 @@ class Routers:
         process = start_router(
             self._state,
             self._listeners.sockets,
-            self._config.router,
+            self._config,
             worker=int(name.removeprefix("router-")),
             share_of=self._wanted,
             needs_keys=self._hub is not None and self._hub.keys.required,
@@ -278,7 +279,11 @@ class Routers:
             return Fit.LEAVING
         if hello is None:
             return Fit.UNKNOWN
-        same = hello.software_version == llmgw.__version__ and self._listeners.fits(hello.listen)
+        same = (
+            hello.software_version == llmgw.__version__
+            and self._listeners.fits(hello.listen)
+            and hello.settings in ("", self._settings)  # none: it was not a server that started it
+        )
         return Fit.CURRENT if same else Fit.OUTDATED
 
     def _may_listen(self) -> bool:

@@ -12,7 +12,7 @@ from llmgw.config.base import Model
 from llmgw.config.load import load_agent_config, load_server_config
 from llmgw.config.schema import Path as KeyPath
 from llmgw.config.schema import key_paths, meanings, shape_at
-from llmgw.config.server import ServerConfig
+from llmgw.config.server import Cors, ServerConfig
 from llmgw.config.yaml_lines import Node, read_yaml
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -77,8 +77,9 @@ def test_the_defaults_that_an_example_shows_are_the_defaults(tmp_path: Path) -> 
     assert full.discovery.model_copy(update={"skip_gpus": []}) == bare.discovery
     (tmp_path / "server.yaml").write_text(uncommented(EXAMPLES / "server.yaml"))
     server, empty = load_server_config(tmp_path / "server.yaml", {}), load_server_config(None, {})
-    # How many workers are the default depends on the machine.
-    assert (server.liveness, server.router.model_copy(update={"workers": None})) == (empty.liveness, empty.router)
+    # How many workers are the default depends on the machine, and some keys have none to show.
+    without = {"workers": None, "trusted_proxies": [], "cors": Cors()}
+    assert (server.liveness, server.router.model_copy(update=without)) == (empty.liveness, empty.router)
 
 
 def test_the_defaults_are_those_that_operators_know() -> None:

@@ -147,15 +147,6 @@ def test_what_is_too_large_for_an_error_goes_on_as_it_came(play) -> None:
     play(scenario)
 
 
-def test_a_compressed_error_is_not_touched(play) -> None:
-    async def scenario(fleet: Fleet) -> None:
-        await fleet.serve(plain(b"\x1f\x8b", 400, b"content-encoding: gzip\r\n"))
-        answer = await fleet.ask(post())
-        assert (answer.body, answer.headers["content-encoding"]) == (b"\x1f\x8b", "gzip")
-
-    play(scenario)
-
-
 def test_an_error_that_breaks_off_is_the_gateways_own_error(play) -> None:
     head = b"HTTP/1.1 400 X\r\ncontent-type: text/plain\r\ncontent-length: 90\r\n\r\n"
 

@@ -20,63 +20,6 @@ def error_of(body: bytes) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    "wire",
-    [
-        H + b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        H + b"transfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n0\r\n\r\n",
-        H + b"content-length: 3\r\ncontent-length: 4\r\n\r\nabc",
-        H + b"content-length: 3\r\ncontent-length: 3\r\n\r\nabc",
-        H + b"content-length: 3, 3\r\n\r\nabc",
-        H + b"content-length: +3\r\n\r\nabc",
-        H + b"content-length: -3\r\n\r\nabc",
-        H + b"content-length: 0x3\r\n\r\nabc",
-        H + b"content-length: 99999999999999999999999\r\n\r\nabc",
-        H + b"content-length : 3\r\n\r\nabc",
-        H + b"content-length: 3\r\n 4\r\n\r\nabc",
-        H + b"x-a: b\r\n folded\r\n\r\n",
-        H + b"transfer-encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
-        H + b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
-        H + b"transfer-encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
-        H + b"transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n\r\n0\r\n\r\n",
-        H + b"transfer-encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
-        H + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
-        H + b"transfer-encoding: chunked\r\n\r\n0x3\r\nabc\r\n0\r\n\r\n",
-        H + b"transfer-encoding: chunked\r\n\r\n-3\r\nabc\r\n0\r\n\r\n",
-        H + b"transfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\nabc\r\n0\r\n\r\n",
-        H + b"transfer-encoding: chunked\r\n\r\n3\nabc\n0\n\n",
-        H + b"transfer-encoding: chunked\r\n\r\n3\r\nabcX\r\n0\r\n\r\n",
-        H + b"transfer-encoding: chunked\r\n\r\n0\r\ncontent-length: 3\r\n\r\n",
-        H + b"x: a\0b\r\n\r\n",
-        H + b"a b: c\r\n\r\n",
-        H + b"host: other\r\ncontent-length: 0\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\ncontent-length: 0\r\n\r\n",
-        b"POST /v1/x HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\nhost: gw\ncontent-length: 0\n\n",
-        b"GET /v1/models HTTP/1.1\r\nhost: gw\rx: y\r\n\r\n",
-        b"GET /v1/mo dels HTTP/1.1\r\nhost: gw\r\n\r\n",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 40,
-        b"nonsense\r\n\r\n",
-    ],
-    ids=lambda wire: repr(wire[-60:]),
-)
-def test_what_two_servers_could_read_differently_is_refused(play, wire: bytes) -> None:
-    async def scenario(fleet: Fleet) -> None:
-        (engine,) = await fleet.serve(plain())
-        client = await fleet.client()
-        client.send(wire)
-        status, headers = await client.head()
-        assert status == 400
-        assert headers["connection"] == "close"
-        body = await client.rest()
-        error_of(body)
-        assert len(body) == int(headers["content-length"])
-        assert not engine.requests
-
-    play(scenario)
-
-
-@pytest.mark.parametrize(
     ("wire", "status"),
     [
         (H + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400),
@@ -179,8 +122,17 @@ def test_the_list_of_models_has_openais_shape_with_aliases_of_their_own(play) ->
     ("body", "status", "code"),
     [
         (b"not json", 400, "invalid_json"),
+        (b"", 400, "invalid_json"),
+        (b"[" * 1000 + b"]" * 1000, 400, "invalid_json"),
+        (b'"m"', 400, "invalid_json"),
         (b"{}", 400, "missing_model"),
         (b'{"model":null}', 400, "invalid_value"),
+        (b'{"model":7}', 400, "invalid_value"),
+        (b'{"model":["m"]}', 400, "invalid_value"),
+        (b'{"model":""}', 400, "invalid_model"),
+        (b'{"model":"m"} x', 400, "invalid_json"),
+        (b'{"model":"m"', 400, "invalid_json"),
+        (b'{"model":"\xff"}', 400, "invalid_json"),
         (b'{"model":"m","stream":"yes"}', 400, "invalid_value"),
         (b'{"x":' + b"[" * 1000 + b"]" * 1000 + b"}", 400, "invalid_json"),
         (b'{"model":"gone"}', 404, "model_not_found"),
@@ -199,6 +151,33 @@ def test_a_bad_body_is_answered_and_the_connection_goes_on(play, body: bytes, st
             assert "the models here are: m" in str(error["message"])
         client.send(post())
         assert (await client.answer()).status == 200
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "code"),
+    [
+        (
+            b"multipart/form-data; boundary=x",
+            b'--x\r\ncontent-disposition: form-data; name="a"\r\n\r\nb\r\n--x--',
+            0,
+        ),
+        (b"multipart/form-data; boundary=x", b"", 0),
+        (b"multipart/form-data; boundary=x", b"no parts at all", 0),
+        (b"multipart/form-data", b"--x\r\n", "invalid_multipart"),
+    ],
+)
+def test_a_form_without_a_model_gets_a_sentence(play, content_type: bytes, body: bytes, code: str | int) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        client = await fleet.client()
+        for _ in range(2):
+            client.send(
+                b"POST /v1/audio/transcriptions HTTP/1.1\r\nhost: gw\r\ncontent-type: %b\r\n"
+                b"content-length: %d\r\n\r\n%b" % (content_type, len(body), body)
+            )
+            answer = await client.answer()
+            assert (answer.status, error_of(answer.body)["code"]) == (400, code or "missing_model")
 
     play(scenario)
 
@@ -274,6 +253,34 @@ def test_a_client_that_wants_to_close_is_closed(play) -> None:
     play(scenario)
 
 
+@pytest.mark.parametrize("path", ["/v1/models", "/health", "/nothing"])
+def test_head_has_the_length_of_what_get_would_bring_and_no_body(play, path: str) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        await fleet.route(model("m"))
+        client = await fleet.client()
+        client.send(b"GET %b HTTP/1.1\r\nhost: gw\r\n\r\n" % path.encode())
+        got = await client.answer()
+        client.send(b"HEAD %b HTTP/1.1\r\nhost: gw\r\n\r\n" % path.encode())
+        told = await client.answer(bodiless=True)
+        assert (told.status, told.headers["content-length"]) == (got.status, str(len(got.body)))
+        client.send(b"GET /health HTTP/1.1\r\nhost: gw\r\n\r\n")
+        assert (await client.answer()).status == 200  # no byte of a body stood between
+
+    play(scenario)
+
+
+def test_a_body_where_none_belongs_is_read_and_dropped(play) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        client = await fleet.client()
+        for _ in range(2):
+            client.send(
+                b"GET /health HTTP/1.1\r\nhost: gw\r\ncontent-length: 26\r\n\r\nGET /v1/models HTTP/1.1\r\n\r"
+            )
+            assert (await client.answer()).body == b'{"status":"ok"}'
+
+    play(scenario)
+
+
 def test_a_body_that_announces_too_much_is_refused_before_it_is_read(play) -> None:
     async def scenario(fleet: Fleet) -> None:
         client = await fleet.client()
@@ -286,15 +293,15 @@ def test_a_body_that_announces_too_much_is_refused_before_it_is_read(play) -> No
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_two_hundred_megabytes_are_refused_without_being_kept(play, chunked: bool) -> None:
+def test_a_gigabyte_is_refused_without_being_kept(play, chunked: bool) -> None:
     async def scenario(fleet: Fleet) -> None:
         client = await fleet.client()
         block = b"x" * 1_000_000
         before = most = fleet.router.rss_mib()
         client.send(
-            H + (b"transfer-encoding: chunked\r\n\r\n" if chunked else b"content-length: 200000000\r\n\r\n")
+            H + (b"transfer-encoding: chunked\r\n\r\n" if chunked else b"content-length: 1000000000\r\n\r\n")
         )
-        for _ in range(200):
+        for _ in range(1000):
             client.send(chunk(block) if chunked else block)
             await client.writer.drain()
             most = max(most, fleet.router.rss_mib())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import time
 
 import pytest
 
-from tests.router.support import EVENT_STREAM, Fleet, chunk, fleet_of, hang, model, plain, post, until
+from tests.router.support import EVENT_STREAM, Fleet, Seen, chunk, fleet_of, hang, model, plain, post, until
 
 STREAM = b'{"model":"m","stream":true}'
 
@@ -54,6 +55,56 @@ def test_in_the_middle_of_a_stream(play) -> None:
         outcome = await fleet.outcome()
         assert outcome.status == 499
         assert outcome.first_byte_s is not None
+
+    play(scenario)
+
+
+async def leave_many(fleet: Fleet, times: int, at_once: int = 10) -> dict[str, list[float]]:
+    """Have clients leave in each phase, `times` in all: phase → seconds until the engine saw it, each time."""
+    closed_at: dict[str, float] = {}
+    asked: dict[str, asyncio.Event] = {}
+
+    async def script(seen: Seen, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if "mid-stream" in seen.headers["x-phase"]:
+            writer.write(b"HTTP/1.1 200 OK\r\n" + EVENT_STREAM + b"transfer-encoding: chunked\r\n\r\n")
+            writer.write(chunk(b"data: x\n\n"))
+        asked[seen.headers["x-phase"]].set()
+        assert await reader.read() == b""
+        closed_at[seen.headers["x-phase"]] = time.monotonic()
+        writer.close()
+
+    await fleet.serve(script)
+    took: dict[str, list[float]] = {"mid-stream": [], "before the first chunk": [], "not streamed": []}
+
+    async def leave(number: int, phase: str) -> None:
+        name = f"{phase} {number}"
+        asked[name] = asyncio.Event()
+        client = await fleet.client()
+        body = b'{"model":"m"}' if phase == "not streamed" else STREAM
+        client.send(post(body, headers=b"x-phase: %b\r\n" % name.encode()))
+        await asyncio.wait_for(asked[name].wait(), 5)
+        if phase == "mid-stream":
+            await client.reader.readuntil(b"data: x\n\n")
+        left_at = time.monotonic()
+        client.writer.transport.abort() if number % 2 else client.close()
+        await until(lambda: name in closed_at, f"the engine sees that {name} left")
+        took[phase].append(closed_at[name] - left_at)
+
+    phases = [list(took)[number % 3] for number in range(times)]
+    for start in range(0, times, at_once):
+        batch = enumerate(phases[start : start + at_once], start)
+        await asyncio.gather(*(leave(number, phase) for number, phase in batch))
+    return took
+
+
+def test_of_many_that_leave_none_is_missed(play) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        took = await leave_many(fleet, 210)
+        assert [len(each) for each in took.values()] == [70, 70, 70]
+        assert sorted(itertools.chain(*took.values()))[200] < 0.05
+        await until(lambda: len(fleet.outcomes) == 210, "all are counted")
+        assert {outcome.status for outcome in fleet.outcomes} == {499}
+        await until(lambda: not fleet.in_flight, "nothing is in flight")
 
     play(scenario)
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from llmgw.config.listeners import ListenError, bound_address, open_listener
-from llmgw.config.server import RouterSettings
+from llmgw.config.server import ServerConfig
 from llmgw.router import main as router_main
 from llmgw.server.router_process import start_router
 from tests.router.support import PROGRAM, Client, Fleet, fleet_of, hang, plain, post, until
@@ -177,11 +177,11 @@ def test_a_started_router_inherits_the_socket_ignores_ctrl_c_and_survives_its_pa
     code = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from llmgw.config.server import RouterSettings\n"
+        "from llmgw.config.server import ServerConfig\n"
         "from llmgw.config.listeners import bound_address, open_listener\n"
         "from llmgw.server.router_process import start_router\n"
         "sock = open_listener('127.0.0.1:0', 'listen')\n"
-        f"child = start_router(Path({str(state)!r}), [sock], RouterSettings())\n"
+        f"child = start_router(Path({str(state)!r}), [sock], ServerConfig())\n"
         "print(child.pid, bound_address(sock), flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -213,14 +213,14 @@ def test_a_replacement_takes_over_the_socket_while_clients_queue_on_it(tmp_path:
     async def main() -> None:
         with open_listener("127.0.0.1:0", "listen") as sock:
             address = sock.getsockname()
-            first = start_router(tmp_path, [sock], RouterSettings())
+            first = start_router(tmp_path, [sock], ServerConfig())
             log = tmp_path / "router.log"
             await until(lambda: f"(pid {first.pid})" in log.read_text(), "the first serves")
             first.send_signal(signal.SIGTERM)
             await until(lambda: first.poll() is not None, "the first has ended")
             client = Client(*await asyncio.open_connection(*address))  # queues: nobody accepts
             client.send(b"GET /health HTTP/1.1\r\nhost: gw\r\n\r\n")
-            second = start_router(tmp_path, [sock], RouterSettings())
+            second = start_router(tmp_path, [sock], ServerConfig())
             assert (await client.answer()).status == 200
             client.close()
             second.kill()

@@ -126,3 +126,12 @@ def test_a_trailer_is_no_header_of_its_request() -> None:
     (request,) = read.queue
     assert isinstance(request, Request)
     assert b"x-late" not in b"".join(request.lines).lower()
+
+
+def test_a_refused_request_is_not_answered_for_the_page_of_the_next() -> None:
+    read = reader(BodyBudget(10**6))
+    refused = b"GET /health HTTP/1.1\r\nOrigin: https://one.example\r\n\r\n"
+    read.feed(refused + b"GET /health HTTP/1.1\r\nHost: gw\r\nOrigin: https://two.example\r\n\r\n")
+    (error,) = read.queue
+    assert isinstance(error, ApiError)
+    assert read.origin == b"https://one.example"

@@ -110,6 +110,8 @@ def test_answers_that_have_no_body_end_with_their_head(status: int) -> None:
         b"HTTP/1.1 200 OK\r\nx: 1\n y: 2\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nx: 1\r y: 2\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nx: 1\r\n folded\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nx: a\0b\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nx: \x0b b\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nx: " + b"a" * 70_000,
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0x5\r\nhello\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n8000000000000000\r\n",
@@ -118,12 +120,36 @@ def test_answers_that_have_no_body_end_with_their_head(status: int) -> None:
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5;" + b"x" * 300,
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhelloXX0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: " + b"a" * 70_000,
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\nx: 1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: 1\n\nHTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: 1\r\n folded\r\n\r\n",
     ],
     ids=lambda head: repr(head[:60]),
 )
 def test_what_is_no_answer_of_http_1_1_is_refused_with_a_sentence(head: bytes) -> None:
     with pytest.raises(BadResponse, match=r"\w+ \w+"):
         ResponseParser().feed(head)
+
+
+@pytest.mark.parametrize(
+    "portions",
+    [
+        [b"5\r\nhello", b"XX0\r\n\r\n"],
+        [b"5\r\nhel", b"loXX0\r\n\r\n"],
+        [b"5\r\nhello\r", b"X0\r\n\r\n"],
+        [b"5\r\nhello\n"],
+        [b"5\r\nhel", b"lo\n"],
+        [b"5\r\nhello", b"\n"],
+    ],
+)
+def test_a_chunk_that_comes_in_portions_ends_where_it_said_or_is_not_passed(portions: list[bytes]) -> None:
+    parser = ResponseParser()
+    parser.feed(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+    *good, bad = portions
+    out = b"".join(map(parser.feed, good))
+    with pytest.raises(BadResponse, match="does not end where it said"):
+        parser.feed(bad)
+    assert out == b"".join(good)
 
 
 def test_an_engine_that_wants_to_close_is_not_asked_again_over_that_connection() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from pathlib import Path
 
-from llmgw.config.server import RouterSettings
+from llmgw.config.server import ServerConfig
 from llmgw.messages.frames import FrameReader, encode_frame
 from llmgw.messages.router_files import RouterFiles, worker_name
 from llmgw.messages.routes import FromServer, Hello, ModelRoute, RouterShare, RouteTable, TableVersion
@@ -78,7 +78,7 @@ def test_a_routers_sockets_come_with_its_greeting_and_outlive_it(tmp_path: Path)
         # Nobody accepts, and nobody is refused.
         client = Client(*await asyncio.open_connection(router.host, router.port))
         client.send(b"GET /health HTTP/1.1\r\nhost: gw\r\n\r\n")
-        next_one = start_router(router.state, [sock], RouterSettings(), worker=1)
+        next_one = start_router(router.state, [sock], ServerConfig(), worker=1)
         try:
             assert (await client.answer()).status == 200
         finally:

@@ -15,7 +15,7 @@ from llmgw.router.anthropic.errors import error_body, error_event
 from llmgw.router.anthropic.request import read_messages, to_chat, to_tokenize
 from llmgw.router.anthropic.stream import StreamFilter
 from llmgw.router.endpoint import Endpoint
-from llmgw.router.engine_errors import ERROR_BYTES_MAX, is_readable, read_error, say_json, told_status
+from llmgw.router.engine_errors import ERROR_BYTES_MAX, read_error, say_json, told_status
 from llmgw.router.errors import ApiError, busy
 from llmgw.router.filters import AnswerFilter, BadAnswer
 from llmgw.router.request import Request
@@ -50,8 +50,6 @@ class MessagesDialect:
         self._translated = b""
         self._model = ""
         self._stop_sequences: list[str] = []
-        # Only a plain answer can be translated, or read when it is an error.
-        request.lines = [line for line in request.lines if not line.startswith(b"accept-encoding:")]
 
     def put_to(self, endpoint: Endpoint, now: float) -> tuple[bytes, bytes]:
         """Target and body for this endpoint. Raises ApiError for what cannot be translated."""
@@ -92,15 +90,16 @@ class MessagesDialect:
         """What the answer goes through, None for nothing. The head is changed to what comes out."""
         request_id = self._request.request_id
         head.headers = [(name, value) for name, value in head.headers if name != b"request-id"]
-        head.headers.append((b"request-id", request_id))
+        head.headers = [
+            *head.headers,
+            (b"request-id", request_id),
+        ]  # the list is shared by answers with the same head
         if head.framing == NONE:
             return None
         if head.status >= 400:
-            return self._error_filter(head) if is_readable(head) else None
+            return self._error_filter(head)
         if not self._translating:
             return None
-        if not is_readable(head):
-            return _Unreadable()
         model, sequences = self._model, self._stop_sequences
         if head.is_event_stream:
             return StreamFilter(model, sequences, request_id)
@@ -150,22 +149,6 @@ class _Whole:
     def end(self) -> bytes:
         """The answer. Raises BadAnswer."""
         return self._turn(b"".join(self._parts))
-
-    def broken(self, error: ApiError) -> bytes:
-        """Nothing of it has been said."""
-        return b""
-
-
-class _Unreadable:
-    """Of an answer that is compressed, although none was asked for."""
-
-    def feed(self, payload: bytes) -> bytes:
-        """Raises BadAnswer."""
-        raise BadAnswer("compressed its answer, which nobody asked for")
-
-    def end(self) -> bytes:
-        """Raises BadAnswer."""
-        return self.feed(b"")
 
     def broken(self, error: ApiError) -> bytes:
         """Nothing of it has been said."""
