@@ -8,8 +8,9 @@ from pathlib import Path
 
 from tests.bench import agents, drawing, fabric, plan
 from tests.bench.figures import Figures
+from tests.bench.router import bench as router
 
-BENCHES = {"plan": plan, "agents": agents, "fabric": fabric, "drawing": drawing}
+BENCHES = {"plan": plan, "agents": agents, "fabric": fabric, "drawing": drawing, "router": router}
 
 
 def main() -> int:

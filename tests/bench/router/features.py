@@ -1,0 +1,41 @@
+"""What each feature costs: the gateway against itself, on the same routers, whose table is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+
+from tests.bench.router.gateway import ALL, Features, Gateway
+from tests.bench.router.measurement import Measurement
+from tests.bench.router.suites import SUITES, Setting
+from tests.bench.router.targets import Place
+
+BASE = Features(keys=False, affinity=False, queue=False, telemetry=False)
+FEATURES: dict[str, tuple[str, Features]] = {
+    "keys": ("a key, out of 1,000 with limits", replace(BASE, keys=True)),
+    "affinity": ("prefix affinity over two engines", replace(BASE, affinity=True)),
+    "queue": ("endpoints with a limit, and a queue for what is above it", replace(BASE, queue=True)),
+    "telemetry": ("outcomes read, for usage and metrics", replace(BASE, telemetry=True)),
+}
+NOTHING = "nothing"
+EVERYTHING = "everything"
+
+
+def feature_costs(setting: Setting, place: Place, rounds: int, say: Callable[[str], None]) -> list[Measurement]:
+    """The suite `request` with nothing on, with each feature by itself, and with everything, in every round."""
+    suite = next(suite for suite in SUITES if suite.name == "request")
+    variants = {NOTHING: BASE, **{name: on for name, (_, on) in FEATURES.items()}, EVERYTHING: ALL}
+    gateway = Gateway("llmgw-features")
+    found = []
+    with ExitStack() as stack:
+        stack.callback(gateway.stop)
+        gateway.start(place)
+        for number in range(rounds):
+            for name, features in variants.items():
+                gateway.become(features)
+                one = suite.measure(setting, gateway)
+                one.suite, one.target, one.round = "features", name, number
+                say(f"round {number + 1}, features, {name}: {one.cpu_us or 0:.1f} µs")
+                found.append(one)
+    return found
