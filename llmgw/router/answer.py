@@ -29,22 +29,35 @@ _REPLACED = frozenset(
 
 def answer_head(head: ResponseHead, request: Request, endpoint_id: str, *, keep_alive: bool) -> bytes:
     """The head for the client, with what the engine said of the body and what the gateway says of itself."""
-    lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, REASONS.get(head.status, b""))]
-    for name, value in head.headers:
-        if name not in _REPLACED:
-            lines.append(b"%b: %b\r\n" % (name, value))
+    lines = [_passed_on(head)]
     if head.framing == CHUNKED:
         if not request.http10:
             lines.append(b"transfer-encoding: chunked\r\n")
     elif head.framing == LENGTH:
         lines.append(b"content-length: %d\r\n" % head.length)
-    if _is_event_stream(head):
-        lines.append(b"x-accel-buffering: no\r\n")
     lines.append(b"x-request-id: %b\r\nx-llmgw-replica: %b\r\n" % (request.request_id, endpoint_id.encode()))
     if not keep_alive:
         lines.append(b"connection: close\r\n")
     lines.append(b"\r\n")
     return b"".join(lines)
+
+
+def _passed_on(head: ResponseHead) -> bytes:
+    """Status line and headers that go on as they came; made once for all heads that have them in common."""
+    like = head.like
+    common = head.headers is like.headers
+    if common and like.lines:
+        return like.lines
+    lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, REASONS.get(head.status, b""))]
+    for name, value in head.headers:
+        if name not in _REPLACED:
+            lines.append(b"%b: %b\r\n" % (name, value))
+    if _is_event_stream(head):
+        lines.append(b"x-accel-buffering: no\r\n")
+    joined = b"".join(lines)
+    if common:
+        like.lines = joined
+    return joined
 
 
 def broken_ending(head: ResponseHead, event: bytes, chunk_left: int, *, chunked: bool) -> bytes | None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 
-from llmgw.router.limits import HEAD_BYTES_MAX
+from llmgw.router.known_heads import KnownHeads, split_length
+from llmgw.router.limits import HEAD_BYTES_MAX, KNOWN_HEADS_MAX
 
 LENGTH, CHUNKED, UNTIL_CLOSE, NONE = "length", "chunked", "until close", "none"
 
@@ -26,9 +27,13 @@ class BadResponse(Exception):
 
 
 class ResponseHead:
-    """Status and headers of a final answer. Names are lower-case, framing headers are taken out."""
+    """Status and headers of an answer. Names are lower-case, framing headers are taken out.
 
-    __slots__ = ("framing", "headers", "keep_alive", "keep_alive_s", "length", "status")
+    `like` is the head that this one equals but for its length, be it itself; what is made of all that they have
+    in common may be kept there, in `lines`.
+    """
+
+    __slots__ = ("framing", "headers", "keep_alive", "keep_alive_s", "length", "like", "lines", "status")
 
     def __init__(self, status: int, keep_alive: bool) -> None:
         self.status = status
@@ -38,6 +43,18 @@ class ResponseHead:
         self.keep_alive = keep_alive
         self.keep_alive_s: int | None = None
         """Seconds that the engine says it keeps an idle connection."""
+        self.like = self
+        self.lines = b""
+
+    def again(self, length: int) -> ResponseHead:
+        """A head that differs in nothing but the length."""
+        again = ResponseHead(self.status, self.keep_alive)
+        again.headers = self.headers
+        again.framing = self.framing
+        again.length = length if self.framing == LENGTH else 0
+        again.keep_alive_s = self.keep_alive_s
+        again.like = self
+        return again
 
     def get(self, name: bytes) -> bytes:
         """The first value of a header, or nothing."""
@@ -45,6 +62,17 @@ class ResponseHead:
             if key == name:
                 return value
         return b""
+
+
+_SHORT_LINE_BYTES = 6
+_SIZES_MAX = 4096
+_known_sizes: dict[bytes, int] = {}
+"""What short size lines say: a stream's chunks are of few sizes, and one is looked up quicker than it is read."""
+
+
+def _remember_size(line: bytes, length: int) -> None:
+    if len(line) <= _SHORT_LINE_BYTES and len(_known_sizes) < _SIZES_MAX:
+        _known_sizes[line] = length
 
 
 class ResponseParser:
@@ -55,7 +83,7 @@ class ResponseParser:
     from which it can be ended properly: see `chunk_left`.
     """
 
-    __slots__ = ("_held", "_left", "_state", "excess", "head", "received")
+    __slots__ = ("_held", "_left", "_state", "done", "excess", "head", "received")
 
     def __init__(self) -> None:
         self.reset()
@@ -63,6 +91,8 @@ class ResponseParser:
     def reset(self) -> None:
         """Ready for the next answer of the connection."""
         self.head: ResponseHead | None = None
+        self.done = False
+        """The answer is whole."""
         self.received = False
         """True when any byte of an answer has come."""
         self.excess = False
@@ -72,14 +102,10 @@ class ResponseParser:
         self._left = 0
 
     @property
-    def done(self) -> bool:
-        return self._state == _DONE
-
-    @property
     def reusable(self) -> bool:
         """True when another request may go over this connection."""
         head = self.head
-        return self._state == _DONE and not self.excess and head is not None and head.keep_alive
+        return self.done and not self.excess and head is not None and head.keep_alive
 
     @property
     def chunk_left(self) -> int:
@@ -108,8 +134,13 @@ class ResponseParser:
     def close(self) -> bool:
         """The connection was closed in good order. True when that ends the answer, False when it cuts it."""
         if self._state == _UNTIL_CLOSE:
-            self._state = _DONE
-        return self._state == _DONE
+            self._end()
+        return self.done
+
+    def _end(self) -> None:
+        self._state = _DONE
+        self._left = 0
+        self.done = True
 
     def _feed_head(self, data: bytes) -> bytes:
         data = self._held + data
@@ -122,7 +153,7 @@ class ResponseParser:
                     raise BadResponse("its answer does not begin with HTTP/1.1")
                 self._held = data
                 return b""
-            head = _parse_head(data[:end])
+            head = _read_head(data[: end + 2])
             data = data[end + 4 :]
             if head.status >= 200:
                 break
@@ -145,7 +176,7 @@ class ResponseParser:
 
     def _end_of_length(self, data: bytes) -> bytes:
         left = self._left
-        self._state = _DONE
+        self._end()
         if len(data) > left:
             self.excess = True
             return data[:left]
@@ -158,11 +189,15 @@ class ResponseParser:
         position = self._left
         size = len(data)
         while position < size:
-            match = _SIZE_LINE.match(data, position)
-            if match is None:
-                return self._hold_size_line(data, position)
-            length = int(match[1], 16)
-            after = match.end()
+            after = data.find(b"\n", position, position + _SHORT_LINE_BYTES) + 1
+            length = _known_sizes.get(data[position:after], -1)
+            if length < 0:
+                match = _SIZE_LINE.match(data, position)
+                if match is None:
+                    return self._hold_size_line(data, position)
+                length = int(match[1], 16)
+                after = match.end()
+                _remember_size(match[0], length)
             if not length:
                 return self._last_chunk(data, position, after)
             if after == size:
@@ -196,12 +231,28 @@ class ResponseParser:
                 self._left = 0
                 return data[:position]
             end = blank + 4
-        self._state = _DONE
-        self._left = 0
+        self._end()
         if end < len(data):
             self.excess = True
             return data[:end]
         return data
+
+
+_known: KnownHeads[ResponseHead] = KnownHeads(KNOWN_HEADS_MAX)
+"""Of all engines: most of an answer's head is the same each time, or each second."""
+
+
+def _read_head(raw: bytes) -> ResponseHead:
+    """Whole lines, each with its end. Raises BadResponse."""
+    split = split_length(raw)
+    # Nothing begins with a dot: a whole head is never taken for one without its length.
+    key = b"." + raw if split is None else split[0]
+    known = _known.get(key)
+    if known is None:
+        known = _parse_head(raw[:-2])
+        _known.keep(key, known)
+        return known.again(known.length)
+    return known.again(known.length if split is None else split[1])
 
 
 def _parse_head(raw: bytes) -> ResponseHead:
