@@ -20,10 +20,15 @@ FEATURES: dict[str, tuple[str, Features]] = {
 }
 NOTHING = "nothing"
 EVERYTHING = "everything"
+PARTS = 4
 
 
 def feature_costs(setting: Setting, place: Place, rounds: int, say: Callable[[str], None]) -> list[Measurement]:
-    """The suite `request` with nothing on, with each feature by itself, and with everything, in every round."""
+    """The suite `request` with nothing on, with each feature by itself, and with everything, again and again.
+
+    Differences are small, and the machine's other work comes and goes: many short turns tell more than a few long.
+    """
+    setting = replace(setting, seconds=setting.seconds / PARTS)
     suite = next(suite for suite in SUITES if suite.name == "request")
     variants = {NOTHING: BASE, **{name: on for name, (_, on) in FEATURES.items()}, EVERYTHING: ALL}
     gateway = Gateway("llmgw-features")
@@ -31,7 +36,7 @@ def feature_costs(setting: Setting, place: Place, rounds: int, say: Callable[[st
     with ExitStack() as stack:
         stack.callback(gateway.stop)
         gateway.start(place)
-        for number in range(rounds):
+        for number in range(rounds * PARTS):
             for name, features in variants.items():
                 gateway.become(features)
                 one = suite.measure(setting, gateway)

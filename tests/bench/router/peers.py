@@ -130,7 +130,8 @@ def _litellm(programs: Path, port: int, place: Place, folder: Path) -> list[str 
         f'    litellm_params: {{model: openai/{MODEL}, api_base: "{url}/v1", api_key: none}}\n'
         for url in place.engine_urls
     )
-    (folder / "litellm.yaml").write_text(f"model_list:\n{entries}")
+    settings = "general_settings: {dangerously_permit_weak_or_unset_master_key: true}\n"
+    (folder / "litellm.yaml").write_text(f"model_list:\n{entries}{settings}")
     return [
         *(programs / "litellm", "--config", folder / "litellm.yaml"),
         *("--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"),
