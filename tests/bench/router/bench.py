@@ -1,7 +1,8 @@
 """The gateway's CPU time, latency and memory beside nginx's and other routers', and what its features cost.
 
-All targets pass requests on to the same engines, on one core; engines, load and the bench have the other. Rounds are
-interleaved over the targets. CPU time an operation holds on a machine that others use too; requests a second do not.
+All targets pass requests on to the same engines, on one core; engines, load and the bench have the other. Rounds
+are interleaved over the targets. CPU time an operation holds on a machine that others use too; requests a second do
+not.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pathlib import Path
 
 from llmgw.config.errors import SentenceError
 from tests.bench.figures import Figures
-from tests.bench.router.gateway import Gateway
 from tests.bench.router.features import feature_costs
+from tests.bench.router.gateway import Gateway
 from tests.bench.router.goals import DIRECT, OURS
 from tests.bench.router.many_streams import many_streams
 from tests.bench.router.measurement import Measurement

@@ -26,7 +26,7 @@ PARTS = 4
 def feature_costs(setting: Setting, place: Place, rounds: int, say: Callable[[str], None]) -> list[Measurement]:
     """The suite `request` with nothing on, with each feature by itself, and with everything, again and again.
 
-    Differences are small, and the machine's other work comes and goes: many short turns tell more than a few long.
+    Differences are small, and the machine's other work comes and goes: many short turns tell more than few long.
     """
     setting = replace(setting, seconds=setting.seconds / PARTS)
     suite = next(suite for suite in SUITES if suite.name == "request")

@@ -1,7 +1,7 @@
 """The gateway as a target: router processes as the server starts them, and the server's end of their sockets.
 
-The table is written as the control process writes it, and the telemetry is read as it reads it, so that the routers
-do all the work that they do in production. Which features are on is decided by the table.
+The table is written as the control process writes it, and telemetry is read as it reads it, so that the routers do
+all the work that they do in production. Which features are on is decided by the table.
 """
 
 from __future__ import annotations

@@ -1,510 +1,400 @@
-/* loadgen: HTTP/1.1 load for an OpenAI-shaped endpoint. One thread, epoll, no dependencies.
+/* Load on an endpoint in OpenAI's shape, for the bench: one thread, many connections, one line of JSON at the end.
  *
- *   loadgen PORT [key=value ...]        prints one line of JSON
+ *   load PORT [name=value …]
  *
- *   mode=req      closed loop, or open loop when rate>0 (Poisson; latency counted from the due time)
- *   mode=stream   each connection reads one SSE stream after another
- *   mode=hold     opens conns streams, keeps them, prints {"ready":n} when all have had a chunk, ends at
- * duration conns=N duration_ms=N warmup_ms=N (not counted) rate=R ramp_ms=N (connections start spread over
- * it) body=FILE     the request body (default: a small chat request for model=NAME)   model=mock
- * path=/v1/chat/completions key=TOKEN     adds Authorization: Bearer TOKEN chunks=N      with mode=stream: a
- * stream with another number of timed chunks counts as an error
+ *   mode=req        each connection sends one request after the other; with rate=R, R a second in all, at random
+ *                   times (Poisson), and latency counts from when a request was due
+ *   mode=stream     each connection reads one stream after the other
+ *   mode=hold       each connection opens one stream and keeps it
+ *   conns=N  ramp_ms=N (connections begin spread over it)  warmup_ms=N (not counted)  duration_ms=N (counted)
+ *   path=  model=  key=TOKEN (Authorization: Bearer)  body=FILE (instead of a small chat request)
+ *   chunks=N        a stream with another number of chunks is short
  *
- * Latencies in microseconds: req = whole answer; ttft = request sent to first SSE event; chunk = engine's
- * send to our read (the mock engine writes CLOCK_MONOTONIC into each chunk as @@ns@@).
+ * Latencies are in microseconds: req_us of whole answers; chunk_us from the engine's send, which stands in the chunk
+ * as @@NANOSECONDS@@, to our read. `errors` counts broken connections, answers other than 200 and short streams.
  */
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
+#include "wire.h"
 #include <math.h>
-#include <netinet/tcp.h>
-#include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000ull + t.tv_nsec;
-}
+#define HEAD_BYTES_MAX 16384
+#define LATENCIES_MAX (1 << 24)
+#define DUE_MAX (1 << 20)
+#define BEHIND_A_CHUNK -2 /* where a line end is to come, and no size */
+
+/* Latencies. */
 
 typedef struct {
-    uint32_t *v;
-    size_t n, cap;
-} vec;
-static void vpush(vec *v, uint64_t ns) {
-    if (v->n == v->cap) v->v = realloc(v->v, sizeof *v->v * (v->cap = v->cap ? v->cap * 2 : 65536));
-    uint64_t x = ns / 100;
-    v->v[v->n++] = x > 0xffffffffu ? 0xffffffffu : x; /* 0.1 us */
+    uint32_t *tenths_us;
+    size_t count, room;
+} Latencies;
+
+static void add_latency(Latencies *all, uint64_t ns) {
+    if (all->count == LATENCIES_MAX) return;
+    if (all->count == all->room) {
+        all->room = all->room ? 2 * all->room : 65536;
+        all->tenths_us = or_die(realloc(all->tenths_us, all->room * sizeof *all->tenths_us));
+    }
+    all->tenths_us[all->count++] = ns / 100 > UINT32_MAX ? UINT32_MAX : ns / 100;
 }
-static int cmp(const void *a, const void *b) {
-    uint32_t x = *(uint32_t *)a, y = *(uint32_t *)b;
+
+static int by_size(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
     return x < y ? -1 : x > y;
 }
-static void vprint(const char *name, vec *v) {
-    if (!v->n) return;
-    qsort(v->v, v->n, sizeof *v->v, cmp);
-    double s = 0;
-    for (size_t i = 0; i < v->n; i++) s += v->v[i];
-#define P(q) (v->v[(size_t)((v->n - 1) * (q))] / 10.0)
-    printf(
-        ",\"%s\":{\"n\":%zu,\"mean\":%.1f,\"p50\":%.1f,\"p90\":%.1f,\"p99\":%.1f,\"p999\":%.1f,\"max\":%.1f}",
-        name, v->n, s / v->n / 10, P(.5), P(.9), P(.99), P(.999), P(1));
+
+static void print_latencies(const char *name, Latencies *all) {
+    if (!all->count) return;
+    qsort(all->tenths_us, all->count, sizeof *all->tenths_us, by_size);
+    printf(",\"%s\":{\"count\":%zu,\"p50\":%.1f,\"p99\":%.1f,\"max\":%.1f}", name, all->count,
+           all->tenths_us[(all->count - 1) / 2] / 10.0, all->tenths_us[(all->count - 1) * 99 / 100] / 10.0,
+           all->tenths_us[all->count - 1] / 10.0);
 }
 
-enum {
-    CLOSED,
-    CONNECTING,
-    READY,
-    SENDING,
-    HEAD,
-    BODY_LEN,
-    BODY_CHUNK_SIZE,
-    BODY_CHUNK,
-    BODY_CHUNK_END,
-    BODY_EOF
-};
-typedef struct {
-    int fd, st, want_out, status, close_after, got_first, done_seen, nchunks;
-    size_t sent;
-    long left;
-    uint64_t t0, due;
-    int counted;
-    char head[16384];
-    size_t hlen;
-    char *ev;
-    size_t evlen, evcap;
-    char ck[64];
-    int cklen;
-} conn;
+/* What is asked, and what came of it. */
 
-enum { REQ, STREAM, HOLD };
-static int ep, mode = REQ, nconns = 1, port;
-static double rate = 0;
-static long duration_ms = 3000, warmup_ms = 500, ramp_ms = 0, want_chunks = -1;
-static const char *path = "/v1/chat/completions", *model = "mock", *key = NULL, *body_file = NULL;
-static char *reqbuf;
-static size_t reqlen;
-static conn *cs;
-static uint64_t t_start, t_count, t_end;
-static vec v_req, v_ttft, v_chunk;
-static long n_ok, n_err, n_reconn, n_chunks, n_streams, n_bytes, n_non200, n_short, n_first;
+enum mode { REQUESTS, STREAMS, HOLD };
+static enum mode mode = REQUESTS;
+static int epoll, port, conns = 1;
+static double rate;
+static long duration_ms = 3000, warmup_ms = 500, ramp_ms, chunks_wanted = -1;
+static const char *path = "/v1/chat/completions", *model = "mock", *key, *body_file;
+static char *request;
+static size_t request_bytes;
+static uint64_t begun_ns, counted_from_ns, ends_ns;
+
+static long answers, errors, non200, short_streams, begun_streams, chunks_seen;
 static int first_bad;
-static int *idle, n_idle;
-static uint64_t *queue;
-static long q_head, q_tail, q_cap;
+static Latencies whole_answers, chunks;
 
-static void start(conn *c, uint64_t due);
-static void ctl(conn *c, int op, int out) {
-    struct epoll_event e = {.events = EPOLLIN | (out ? EPOLLOUT : 0), .data.ptr = c};
-    epoll_ctl(ep, op, c->fd, &e);
-    c->want_out = out;
+/* Connections. */
+
+enum state { CLOSED, READY, SENDING, HEAD, LENGTH, SIZE_LINE, CHUNK, LAST_LINE, UNTIL_CLOSE };
+
+typedef struct {
+    int fd, asks_to_write, status, close_after, done_seen, events_seen, chunks_seen;
+    enum state state;
+    size_t sent;
+    long left;          /* bytes of the body, or of the chunk and its line end */
+    uint64_t due_ns;
+    char head[HEAD_BYTES_MAX], line[64], *event;
+    size_t head_bytes, line_bytes, event_bytes, event_room;
+} Connection;
+
+static Connection *all;
+static int *idle, idle_count;          /* with a rate: connections that wait for a request to be due */
+static uint64_t *due;                  /* and requests that wait for a connection */
+static long due_first, due_end;
+
+static void watch(Connection *c, int operation, int writable) {
+    struct epoll_event event = {EPOLLIN | (writable ? EPOLLOUT : 0), {.ptr = c}};
+    epoll_ctl(epoll, operation, c->fd, &event);
+    c->asks_to_write = writable;
 }
-static void fail(conn *c) {
+
+static void lose(Connection *c) {
     close(c->fd);
-    c->st = CLOSED;
+    c->state = CLOSED;
 }
-static void open_conn(conn *c) {
-    int one = 1;
+
+static void fail(Connection *c) {
+    errors++;
+    lose(c);
+}
+
+static void send_on(Connection *c) {
+    while (c->sent < request_bytes) {
+        ssize_t sent = send(c->fd, request + c->sent, request_bytes - c->sent, MSG_NOSIGNAL);
+        if (sent < 0) {
+            if (errno != EAGAIN && errno != ENOTCONN) fail(c);
+            else if (!c->asks_to_write) watch(c, EPOLL_CTL_MOD, 1);
+            return;
+        }
+        c->sent += sent;
+    }
+    if (c->asks_to_write) watch(c, EPOLL_CTL_MOD, 0);
+    if (c->state == SENDING) c->state = HEAD;
+}
+
+static void ask(Connection *c, uint64_t due_ns) {
+    int fresh = c->state == CLOSED;
+    c->sent = c->head_bytes = c->line_bytes = c->event_bytes = 0;
+    c->done_seen = c->events_seen = c->chunks_seen = 0;
+    c->due_ns = due_ns;
+    c->state = SENDING;
+    if (!fresh) {
+        send_on(c);
+        return;
+    }
+    struct sockaddr_in address = loopback(port);
     c->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-    setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    struct sockaddr_in a = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    if (connect(c->fd, (void *)&a, sizeof a) && errno != EINPROGRESS) {
+    if (c->fd < 0 || (connect(c->fd, (void *)&address, sizeof address) && errno != EINPROGRESS)) {
         perror("connect");
         exit(1);
     }
-    ctl(c, EPOLL_CTL_ADD, 1);
+    send_at_once(c->fd);
+    watch(c, EPOLL_CTL_ADD, 1);
 }
-static void push_out(conn *c) {
-    while (c->sent < reqlen) {
-        ssize_t w = send(c->fd, reqbuf + c->sent, reqlen - c->sent, MSG_NOSIGNAL);
-        if (w < 0) {
-            if (errno == EAGAIN || errno == ENOTCONN) {
-                if (!c->want_out) ctl(c, EPOLL_CTL_MOD, 1);
-                return;
-            }
-            n_err++;
-            fail(c);
-            return;
-        }
-        c->sent += w;
-    }
-    if (c->want_out) ctl(c, EPOLL_CTL_MOD, 0);
-    if (c->st == SENDING) c->st = HEAD;
-}
-static void start(conn *c, uint64_t due) {
-    int fresh = c->st == CLOSED;
-    c->hlen = c->evlen = c->sent = c->cklen = 0;
-    c->got_first = c->done_seen = c->nchunks = 0;
-    c->due = due;
-    c->t0 = now_ns();
-    c->st = SENDING;
-    if (fresh) {
-        open_conn(c);
-        return;
-    }
-    push_out(c);
-}
-static void next(conn *c) { /* this connection is free again */
+
+/* The connection is free: it takes what is due, or waits for it. */
+static void go_on(Connection *c) {
     uint64_t now = now_ns();
-    if (c->close_after) {
-        close(c->fd);
-        c->st = CLOSED;
-        n_reconn++;
-    } else
-        c->st = READY;
-    if (now >= t_end) return;
-    if (rate > 0) {
-        if (q_head < q_tail) {
-            uint64_t d = queue[q_head++ % q_cap];
-            start(c, d);
-        } else
-            idle[n_idle++] = c - cs;
-        return;
-    }
-    if (mode != HOLD) start(c, now);
+    if (now >= ends_ns || mode == HOLD) return;
+    if (!rate) ask(c, now);
+    else if (due_first < due_end) ask(c, due[due_first++ % DUE_MAX]);
+    else idle[idle_count++] = c - all;
 }
-static void finish(conn *c) {
+
+static void finish(Connection *c) {
     uint64_t now = now_ns();
     int bad = c->status != 200;
     if (bad) {
-        n_non200++;
+        non200++;
         first_bad = first_bad ? first_bad : c->status;
+    } else if (mode != REQUESTS && (!c->done_seen || (chunks_wanted >= 0 && c->chunks_seen != chunks_wanted))) {
+        short_streams++;
+        bad = 1;
     }
-    if (mode != REQ && !bad) {
-        if (!c->done_seen || (want_chunks >= 0 && c->nchunks != want_chunks)) {
-            bad = 1;
-            n_short++;
-        } else
-            n_streams++;
+    if (bad) errors++;
+    else if (mode == REQUESTS && now >= counted_from_ns && now < ends_ns) {
+        answers++;
+        add_latency(&whole_answers, now - c->due_ns);
     }
-    if (bad)
-        n_err++;
-    else if (mode == REQ && now >= t_count && now < t_end) {
-        n_ok++;
-        vpush(&v_req, now - (rate > 0 ? c->due : c->t0));
-    }
-    next(c);
+    if (c->close_after) lose(c);
+    else c->state = READY;
+    go_on(c);
 }
-static void event(conn *c, const char *e, size_t n, uint64_t now) {
-    if (n < 6 || memcmp(e, "data:", 5)) return;
-    if (!c->got_first) {
-        c->got_first = 1;
-        n_first++;
-        if (now >= t_count) vpush(&v_ttft, now - c->t0);
-    }
-    if (n >= 12 && !memcmp(e, "data: [DONE]", 12)) {
-        c->done_seen = 1;
-        return;
-    }
-    const char *p = memmem(e, n, "@@", 2);
-    if (!p) return;
-    c->nchunks++;
-    if (now < t_count || now >= t_end) return;
-    uint64_t t = strtoull(p + 2, NULL, 10);
-    n_chunks++;
-    if (now > t) vpush(&v_chunk, now - t);
+
+/* Reading. */
+
+static void see_event(Connection *c, const char *event, size_t bytes, uint64_t now) {
+    if (bytes < 6 || memcmp(event, "data:", 5)) return;
+    if (!c->events_seen++) begun_streams++;
+    if (bytes >= 12 && !memcmp(event, "data: [DONE]", 12)) c->done_seen = 1;
+    const char *mark = memmem(event, bytes, "@@", 2);
+    if (!mark) return;
+    c->chunks_seen++;
+    if (now < counted_from_ns || now >= ends_ns) return;
+    uint64_t sent_ns = strtoull(mark + 2, NULL, 10);
+    chunks_seen++;
+    if (now > sent_ns) add_latency(&chunks, now - sent_ns);
 }
-static void body(conn *c, const char *p, size_t n, uint64_t now) {
-    if (now >= t_count && now < t_end) n_bytes += n;
-    if (mode == REQ) return;
-    if (c->evlen + n > c->evcap) c->ev = realloc(c->ev, c->evcap = (c->evlen + n) * 2);
-    memcpy(c->ev + c->evlen, p, n);
-    c->evlen += n;
-    char *s = c->ev, *end = c->ev + c->evlen, *q;
-    while ((q = memmem(s, end - s, "\n\n", 2)) || (q = memmem(s, end - s, "\r\n\r\n", 4))) {
-        event(c, s, q - s, now);
-        s = q + (*q == '\r' ? 4 : 2);
+
+static void see_body(Connection *c, const char *data, size_t bytes, uint64_t now) {
+    if (mode == REQUESTS) return;
+    if (c->event_bytes + bytes > c->event_room) {
+        c->event_room = 2 * (c->event_bytes + bytes);
+        c->event = or_die(realloc(c->event, c->event_room));
     }
-    memmove(c->ev, s, end - s);
-    c->evlen = end - s;
+    memcpy(c->event + c->event_bytes, data, bytes);
+    c->event_bytes += bytes;
+    char *at = c->event, *end = c->event + c->event_bytes, *blank;
+    while ((blank = memmem(at, end - at, "\n\n", 2)) || (blank = memmem(at, end - at, "\r\n\r\n", 4))) {
+        see_event(c, at, blank - at, now);
+        at = blank + (*blank == '\r' ? 4 : 2);
+    }
+    memmove(c->event, at, end - at);
+    c->event_bytes = end - at;
 }
-static int parse(conn *c, const char *p, size_t n, uint64_t now) { /* -1: close */
-    while (n) {
-        if (c->st == HEAD || c->st == SENDING) {
-            size_t take = n < sizeof c->head - 1 - c->hlen ? n : sizeof c->head - 1 - c->hlen, old = c->hlen;
-            memcpy(c->head + c->hlen, p, take);
-            c->hlen += take;
-            c->head[c->hlen] = 0;
-            char *e = strstr(c->head + (old > 3 ? old - 3 : 0), "\r\n\r\n");
-            if (!e) {
-                if (c->hlen == sizeof c->head - 1) return -1;
-                return 0;
-            }
-            size_t used = (e + 4 - c->head) - old;
-            p += used;
-            n -= used;
-            e[2] = 0;
-            c->status = atoi(c->head + 9);
-            c->close_after = 0;
-            if (c->status == 100) {
-                c->hlen = 0;
-                continue;
-            }
-            long clen = -1;
-            int chunked = 0;
-            for (char *l = strstr(c->head, "\r\n"); l; l = strstr(l + 2, "\r\n")) {
-                if (!strncasecmp(l + 2, "content-length:", 15))
-                    clen = atol(l + 17);
-                else if (!strncasecmp(l + 2, "transfer-encoding:", 18))
-                    chunked = !!strcasestr(l + 20, "chunked");
-                else if (!strncasecmp(l + 2, "connection:", 11) &&
-                         !strncasecmp(l + 13 + strspn(l + 13, " "), "close", 5))
-                    c->close_after = 1;
-            }
-            c->st = chunked ? BODY_CHUNK_SIZE : clen >= 0 ? BODY_LEN : BODY_EOF;
-            c->left = clen;
-            c->cklen = 0;
-            if (c->st == BODY_EOF) c->close_after = 1;
-            if (c->st == BODY_LEN && !clen) {
-                finish(c);
-                return 0;
-            }
-        } else if (c->st == BODY_LEN || c->st == BODY_CHUNK) {
-            size_t k = n < (size_t)c->left ? n : (size_t)c->left;
-            body(c, p, k, now);
-            p += k;
-            n -= k;
-            c->left -= k;
-            if (!c->left) {
-                if (c->st == BODY_LEN) {
-                    finish(c);
-                    return 0;
-                }
-                c->st = BODY_CHUNK_END;
-                c->left = 2;
-            }
-        } else if (c->st == BODY_CHUNK_END) {
-            size_t k = n < (size_t)c->left ? n : (size_t)c->left;
-            p += k;
-            n -= k;
-            c->left -= k;
-            if (!c->left) {
-                c->st = BODY_CHUNK_SIZE;
-                c->cklen = 0;
-            }
-        } else if (c->st == BODY_CHUNK_SIZE) {
-            c->ck[c->cklen++] = *p;
-            p++;
-            n--;
-            if (c->cklen >= 60) return -1;
-            if (c->cklen >= 2 && c->ck[c->cklen - 1] == '\n') {
-                c->left = strtol(c->ck, NULL, 16);
-                if (c->left)
-                    c->st = BODY_CHUNK;
-                else if (c->cklen > 2 && c->ck[0] == '0') {
-                    c->cklen = 0;
-                    c->ck[0] = 0;
-                    c->st = BODY_CHUNK_SIZE;
-                    c->left = -7;
-                    c->ck[62] = 1;
-                }
-                if (!c->left || c->left == -7) c->cklen = 0;
-                if (c->st == BODY_CHUNK_SIZE) { /* 0-size chunk: expect the final CRLF */
-                    if (n >= 2 && p[0] == '\r' && p[1] == '\n') {
-                        finish(c);
-                        return 0;
-                    }
-                    c->left = 2;
-                    c->st = BODY_EOF;
-                    c->status |= 0x10000;
-                    if (n) continue;
-                    return 0;
-                }
-            }
-        } else if (c->st == BODY_EOF) {
-            if (c->status & 0x10000) { /* rest of the final CRLF */
-                size_t k = n < (size_t)c->left ? n : (size_t)c->left;
-                p += k;
-                n -= k;
-                c->left -= k;
-                if (!c->left) {
-                    c->status &= 0xffff;
-                    finish(c);
-                    return 0;
-                }
-            } else {
-                body(c, p, n, now);
-                n = 0;
-            }
-        } else
-            return 0;
+
+/* Takes what belongs to the head. Bytes taken, or -1 when it is no head. */
+static ssize_t take_head(Connection *c, const char *data, size_t bytes) {
+    size_t before = c->head_bytes, room = HEAD_BYTES_MAX - 1 - before, part = bytes < room ? bytes : room;
+    memcpy(c->head + before, data, part);
+    c->head_bytes += part;
+    c->head[c->head_bytes] = 0;
+    char *end = strstr(c->head + (before > 3 ? before - 3 : 0), "\r\n\r\n");
+    if (!end) return c->head_bytes < HEAD_BYTES_MAX - 1 ? (ssize_t)part : -1;
+    end[2] = 0;
+    c->status = atoi(c->head + 9);
+    c->close_after = 0;
+    c->state = UNTIL_CLOSE;
+    for (char *line = strstr(c->head, "\r\n"); line; line = strstr(line + 2, "\r\n")) {
+        char *name = line + 2;
+        if (!strncasecmp(name, "content-length:", 15)) c->left = atol(name + 15), c->state = LENGTH;
+        else if (!strncasecmp(name, "transfer-encoding: chunked", 26)) c->left = 0, c->state = SIZE_LINE;
+        else if (!strncasecmp(name, "connection: close", 17)) c->close_after = 1;
+    }
+    c->close_after |= c->state == UNTIL_CLOSE;
+    return end + 4 - (c->head + before);
+}
+
+/* Reads a line of the chunk framing byte by byte. 1 when it is whole, -1 when it is none. */
+static int take_line(Connection *c, char byte) {
+    c->line[c->line_bytes++] = byte;
+    if (byte != '\n') return c->line_bytes < sizeof c->line ? 0 : -1;
+    c->line[c->line_bytes - 1] = 0;
+    c->line_bytes = 0;
+    return 1;
+}
+
+/* 0, or -1 when this is no answer. What comes behind one is dropped: nothing was asked for it. */
+static int take(Connection *c, const char *data, size_t bytes, uint64_t now) {
+    while (bytes) {
+        ssize_t used = 1;
+        int whole;
+        switch (c->state) {
+        case SENDING:
+        case HEAD:
+            if ((used = take_head(c, data, bytes)) < 0) return -1;
+            if (c->state == LENGTH && !c->left) return finish(c), 0;
+            break;
+        case LENGTH:
+        case CHUNK:
+            used = bytes < (size_t)c->left ? bytes : (size_t)c->left;
+            see_body(c, data, used, now);
+            c->left -= used;
+            if (c->left) break;
+            if (c->state == LENGTH) return finish(c), 0;
+            c->state = SIZE_LINE;
+            c->left = BEHIND_A_CHUNK;
+            break;
+        case SIZE_LINE:
+        case LAST_LINE:
+            if ((whole = take_line(c, *data)) < 0) return -1;
+            if (!whole) break;
+            if (c->left == BEHIND_A_CHUNK) c->left = 0;
+            else if (c->state == LAST_LINE) {
+                if (c->line[0] == '\r') return finish(c), 0; /* else a trailer */
+            } else if ((c->left = strtol(c->line, NULL, 16))) c->state = CHUNK;
+            else c->state = LAST_LINE;
+            break;
+        case UNTIL_CLOSE:
+            see_body(c, data, used = bytes, now);
+            break;
+        default:
+            return -1;
+        }
+        data += used;
+        bytes -= used;
     }
     return 0;
 }
 
+static void read_on(Connection *c) {
+    static char buffer[262144];
+    ssize_t got = recv(c->fd, buffer, sizeof buffer, 0);
+    uint64_t now = now_ns();
+    if (got < 0 && errno == EAGAIN) return;
+    if (got > 0 && !take(c, buffer, got, now)) return;
+    if (!got && c->state == UNTIL_CLOSE) {
+        finish(c);
+        return;
+    }
+    if (got > 0 || c->state != READY) errors++;
+    int waited = c->state == READY && rate; /* it stands among the idle ones already */
+    lose(c);
+    if (!waited && errors < 100000) go_on(c);
+}
+
+/* The run. */
+
+static void make_request(void) {
+    size_t body_bytes;
+    char *body, small[2048];
+    if (body_file) {
+        FILE *file = fopen(body_file, "rb");
+        if (!file || fseek(file, 0, SEEK_END)) {
+            perror(body_file);
+            exit(1);
+        }
+        body_bytes = ftell(file);
+        rewind(file);
+        body = or_die(malloc(body_bytes));
+        body_bytes = fread(body, 1, body_bytes, file);
+        fclose(file);
+    } else {
+        body = small;
+        body_bytes = snprintf(
+            small, sizeof small,
+            "{\"model\":\"%s\",%s\"max_tokens\":128,\"temperature\":0.7,\"messages\":[{\"role\":\"system\",\"content\":"
+            "\"You are a helpful assistant.\"},{\"role\":\"user\",\"content\":\"Write a short note about the history "
+            "of the lighthouse, its keepers, and the sea around it.\"}]}",
+            model, mode == REQUESTS ? "" : "\"stream\":true,\"stream_options\":{\"include_usage\":true},");
+    }
+    request = or_die(malloc(body_bytes + 2048));
+    request_bytes = snprintf(request, 2048,
+                             "POST %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUser-Agent: load\r\nAccept: */*\r\n"
+                             "Content-Type: application/json\r\n%s%s%sContent-Length: %zu\r\n\r\n",
+                             path, port, key ? "Authorization: Bearer " : "", key ? key : "", key ? "\r\n" : "",
+                             body_bytes);
+    memcpy(request + request_bytes, body, body_bytes);
+    request_bytes += body_bytes;
+    if (body != small) free(body);
+}
+
+static int read_option(char *option) {
+    char *value = strchr(option, '=');
+    if (!value) return 0;
+    *value++ = 0;
+    if (!strcmp(option, "mode"))
+        mode = !strcmp(value, "stream") ? STREAMS : !strcmp(value, "hold") ? HOLD : REQUESTS;
+    else if (!strcmp(option, "conns")) conns = atoi(value);
+    else if (!strcmp(option, "duration_ms")) duration_ms = atol(value);
+    else if (!strcmp(option, "warmup_ms")) warmup_ms = atol(value);
+    else if (!strcmp(option, "ramp_ms")) ramp_ms = atol(value);
+    else if (!strcmp(option, "rate")) rate = atof(value);
+    else if (!strcmp(option, "chunks")) chunks_wanted = atol(value);
+    else if (!strcmp(option, "path")) path = value;
+    else if (!strcmp(option, "model")) model = value;
+    else if (!strcmp(option, "key")) key = value;
+    else if (!strcmp(option, "body")) body_file = value;
+    else return 0;
+    return 1;
+}
+
+/* Begins what is due by now. Returns when the next thing is. */
+static uint64_t begin_due(uint64_t now) {
+    static uint64_t next_ns;
+    static int started;
+    if (rate) {
+        if (!next_ns) next_ns = begun_ns + ramp_ms * 1000000ull;
+        for (; next_ns <= now; next_ns += -log(1 - drand48()) / rate * 1e9) due[due_end++ % DUE_MAX] = next_ns;
+        while (idle_count && due_first < due_end) ask(&all[idle[--idle_count]], due[due_first++ % DUE_MAX]);
+        return next_ns;
+    }
+    while (started < conns && now >= begun_ns + (uint64_t)(1e6 * ramp_ms * started / conns)) ask(&all[started++], now);
+    return started < conns ? now + 200000 : ends_ns;
+}
+
 int main(int argc, char **argv) {
-    if (argc < 2) {
-        fprintf(stderr, "usage: loadgen PORT [key=value ...]\n");
+    for (int i = 2; i < argc; i++) {
+        if (read_option(argv[i])) continue;
+        fprintf(stderr, "there is no option %s\n", argv[i]);
         return 2;
     }
-    signal(SIGPIPE, SIG_IGN);
-    struct rlimit files;
-    getrlimit(RLIMIT_NOFILE, &files);
-    files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files);
-    port = atoi(argv[1]);
-    for (int i = 2; i < argc; i++) {
-        char *v = strchr(argv[i], '=');
-        if (!v) continue;
-        *v++ = 0;
-        if (!strcmp(argv[i], "mode"))
-            mode = !strcmp(v, "stream") ? STREAM : !strcmp(v, "hold") ? HOLD : REQ;
-        else if (!strcmp(argv[i], "conns"))
-            nconns = atoi(v);
-        else if (!strcmp(argv[i], "duration_ms"))
-            duration_ms = atol(v);
-        else if (!strcmp(argv[i], "warmup_ms"))
-            warmup_ms = atol(v);
-        else if (!strcmp(argv[i], "ramp_ms"))
-            ramp_ms = atol(v);
-        else if (!strcmp(argv[i], "rate"))
-            rate = atof(v);
-        else if (!strcmp(argv[i], "chunks"))
-            want_chunks = atol(v);
-        else if (!strcmp(argv[i], "model"))
-            model = v;
-        else if (!strcmp(argv[i], "path"))
-            path = v;
-        else if (!strcmp(argv[i], "key"))
-            key = v;
-        else if (!strcmp(argv[i], "body"))
-            body_file = v;
-        else {
-            fprintf(stderr, "unknown %s\n", argv[i]);
-            return 2;
-        }
+    if (argc < 2 || (port = atoi(argv[1])) <= 0 || conns < 1) {
+        fprintf(stderr, "usage: load PORT [name=value ...]\n");
+        return 2;
     }
-    char *b;
-    size_t bl;
-    if (body_file) {
-        FILE *f = fopen(body_file, "rb");
-        if (!f) {
-            perror(body_file);
-            return 1;
-        }
-        struct stat s;
-        fstat(fileno(f), &s);
-        b = malloc(s.st_size);
-        bl = fread(b, 1, s.st_size, f);
-        fclose(f);
-    } else {
-        b = malloc(4096);
-        bl = snprintf(b, 4096,
-                      "{\"model\":\"%s\",%s\"max_tokens\":128,\"temperature\":0.7,\"messages\":[{\"role\":"
-                      "\"system\",\"content\":\"You are a helpful assistant.\"},"
-                      "{\"role\":\"user\",\"content\":\"Write a short note about the history of the "
-                      "lighthouse, its keepers, and the sea around it.\"}]}",
-                      model,
-                      mode == REQ ? "" : "\"stream\":true,\"stream_options\":{\"include_usage\":true},");
-    }
-    reqbuf = malloc(bl + 2048);
-    reqlen = sprintf(reqbuf,
-                     "POST %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUser-Agent: loadgen\r\nAccept: "
-                     "*/*\r\nContent-Type: application/json\r\n%s%s%sContent-Length: %zu\r\n\r\n",
-                     path, port, key ? "Authorization: Bearer " : "", key ? key : "", key ? "\r\n" : "", bl);
-    memcpy(reqbuf + reqlen, b, bl);
-    reqlen += bl;
-    ep = epoll_create1(0);
-    cs = calloc(nconns, sizeof *cs);
-    idle = malloc(sizeof *idle * nconns);
-    q_cap = 1 << 20;
-    queue = malloc(sizeof *queue * q_cap);
-    t_start = now_ns();
-    t_count = t_start + (warmup_ms + ramp_ms) * 1000000ull;
-    t_end = t_count + duration_ms * 1000000ull;
+    allow_many_files();
+    make_request();
+    epoll = epoll_create1(0);
+    all = or_die(calloc(conns, sizeof *all));
+    idle = or_die(calloc(conns, sizeof *idle));
+    due = or_die(calloc(DUE_MAX, sizeof *due));
+    if (rate)
+        for (int i = 0; i < conns; i++) idle[idle_count++] = i;
     srand48(7);
-    uint64_t due = t_start + ramp_ms * 1000000ull;
-    long started = 0, max_q = 0;
-    int said = 0;
-    if (rate > 0)
-        for (int i = 0; i < nconns; i++) { idle[n_idle++] = i; }
-    struct epoll_event ev[1024];
-    static char buf[262144];
-    for (;;) {
-        uint64_t now = now_ns();
-        if (now >= t_end) break;
-        if (rate > 0) {
-            while (due <= now) {
-                queue[q_tail++ % q_cap] = due;
-                due += (uint64_t)(-log(1 - drand48()) / rate * 1e9);
-            }
-            while (n_idle && q_head < q_tail) {
-                conn *c = &cs[idle[--n_idle]];
-                start(c, queue[q_head++ % q_cap]);
-            }
-            if (q_tail - q_head > max_q) max_q = q_tail - q_head;
-        } else {
-            while (started < nconns && now >= t_start + (uint64_t)(ramp_ms * 1000000.0 * started / nconns))
-                start(&cs[started++], now);
-        }
-        if (mode == HOLD && !said && n_first >= nconns) {
-            said = 1;
-            printf("{\"ready\":%d}\n", nconns);
-            fflush(stdout);
-        }
-        uint64_t until = rate > 0 && due < t_end ? due : t_end;
-        if (!(rate > 0) && started < nconns && until > now + 200000) until = now + 200000;
-        uint64_t d = until > now ? until - now : 0;
-        struct timespec ts = {d / 1000000000ull, d % 1000000000ull};
-        int n = syscall(SYS_epoll_pwait2, ep, ev, 1024, &ts, NULL, 0);
-        for (int i = 0; i < n; i++) {
-            conn *c = ev[i].data.ptr;
-            if (c->st == CLOSED) continue;
-            if (ev[i].events & EPOLLOUT) push_out(c);
-            if (c->st == CLOSED || !(ev[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR))) continue;
-            ssize_t r = recv(c->fd, buf, sizeof buf, 0);
-            uint64_t t = now_ns();
-            if (r < 0 && errno == EAGAIN) continue;
-            if (r <= 0) {
-                if (c->st == BODY_EOF && r == 0) {
-                    c->close_after = 1;
-                    finish(c);
-                    continue;
-                }
-                if (c->st != READY) n_err++;
-                int was = c->st;
-                fail(c);
-                n_reconn++;
-                if (rate > 0) {
-                    if (was != READY) idle[n_idle++] = c - cs;
-                } else if (mode != HOLD && t < t_end && n_err < 100000)
-                    start(c, t);
-                continue;
-            }
-            if (parse(c, buf, r, t) < 0) {
-                n_err++;
-                fail(c);
-                if (rate > 0)
-                    idle[n_idle++] = c - cs;
-                else
-                    start(c, t);
-            }
+    begun_ns = now_ns();
+    counted_from_ns = begun_ns + (ramp_ms + warmup_ms) * 1000000ull;
+    ends_ns = counted_from_ns + duration_ms * 1000000ull;
+    struct epoll_event events[1024];
+    for (uint64_t now; (now = now_ns()) < ends_ns;) {
+        uint64_t next_ns = begin_due(now);
+        int got = wait_events(epoll, events, 1024, next_ns < ends_ns ? next_ns : ends_ns);
+        for (int i = 0; i < got; i++) {
+            Connection *c = events[i].data.ptr;
+            if (c->state != CLOSED && events[i].events & EPOLLOUT) send_on(c);
+            if (c->state != CLOSED && events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) read_on(c);
         }
     }
-    struct rusage ru;
-    getrusage(RUSAGE_SELF, &ru);
-    double secs = duration_ms / 1000.0;
-    printf("{\"secs\":%.3f,\"ok\":%ld,\"rps\":%.1f,\"errors\":%ld,\"non200\":%ld,\"first_bad\":%d,\"short\":%"
-           "ld,\"first\":%ld,\"reconnects\":%ld,\"streams\":%ld,\"chunks\":%ld,\"chunks_s\":%.1f,\"mb_s\":%.2f,\"max_"
-           "queue\":%ld,\"cpu_s\":%.3f",
-           secs, n_ok, n_ok / secs, n_err, n_non200, first_bad, n_short, n_first, n_reconn, n_streams, n_chunks,
-           n_chunks / secs, n_bytes / secs / 1e6, max_q,
-           ru.ru_utime.tv_sec + ru.ru_utime.tv_usec / 1e6 + ru.ru_stime.tv_sec + ru.ru_stime.tv_usec / 1e6);
-    vprint("req_us", &v_req);
-    vprint("ttft_us", &v_ttft);
-    vprint("chunk_us", &v_chunk);
+    double counted_s = duration_ms / 1000.0;
+    printf("{\"answers\":%ld,\"requests_per_s\":%.1f,\"chunks\":%ld,\"chunks_per_s\":%.1f,\"begun_streams\":%ld,"
+           "\"errors\":%ld,\"non200\":%ld,\"first_bad\":%d,\"short\":%ld",
+           answers, answers / counted_s, chunks_seen, chunks_seen / counted_s, begun_streams, errors, non200,
+           first_bad, short_streams);
+    print_latencies("req_us", &whole_answers);
+    print_latencies("chunk_us", &chunks);
     printf("}\n");
     return 0;
 }

@@ -65,7 +65,7 @@ http {
 
 @dataclass(frozen=True)
 class Package:
-    """A peer from the package index. `argv(programs, port, place, folder)` starts it; `programs` is a bin folder."""
+    """A peer from the package index. `argv(programs, port, place, folder)` starts it, out of a bin folder."""
 
     name: str
     version: str
@@ -92,7 +92,7 @@ class Peer(Target):
         package, environment = self._package, self._environment
         if environment is None:
             raise TargetError(
-                f"{self.name} is left out: no environment was named; --install DIR makes one, --peers DIR takes it"
+                f"{self.name} is left out: it needs an environment; --install DIR makes one, --peers DIR takes it"
             )
         found = installed_version(environment, package.name)
         if found != package.version:

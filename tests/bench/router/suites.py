@@ -92,7 +92,7 @@ def _loaded(setting: Setting, target: Target, operation: str, **load: Any) -> Me
     latency = measured.get("req_us") or measured.get("chunk_us") or {}
     found = Measurement(
         operations=operations,
-        per_s=measured["rps"] or measured["chunks_s"],
+        per_s=measured["requests_per_s"] or measured["chunks_per_s"],
         p50_us=latency.get("p50"),
         p99_us=latency.get("p99"),
         errors=measured["errors"],
@@ -127,7 +127,7 @@ def hold(
     open_kib = memory_kib(target.pids)
     while_open()
     measured = setting.load.finish(running, ramp_ms / 1000 + hold_ms / 1000 + 60)
-    missing = max(0, count - measured["first"])
+    missing = max(0, count - measured["begun_streams"])
     return Measurement(
         operations=open_now,
         kib_per_stream=(open_kib - before_kib) / max(1, open_now),

@@ -34,7 +34,7 @@ class Place:
 
 
 class Target:
-    """Made with a name; `start` makes it serve on `port`. The base class is the engine itself, with nothing between."""
+    """What `start` makes serve on `port`. The base class is the engine itself, with nothing between."""
 
     slow = False
     """It needs milliseconds a request: it is asked less, and only in the suites that have a goal for it."""
