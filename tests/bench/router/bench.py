@@ -1,8 +1,8 @@
 """The gateway's CPU time, latency and memory beside nginx's and other routers', and what its features cost.
 
 All targets pass requests on to the same engines, on one core; engines, load and the bench have the other. Rounds
-are interleaved over the targets. CPU time an operation holds on a machine that others use too; requests a second do
-not.
+are interleaved over the targets. CPU time an operation can be compared on a machine that others use too, requests
+a second cannot.
 """
 
 from __future__ import annotations

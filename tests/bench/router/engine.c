@@ -7,6 +7,7 @@
  *     chunks     in a stream
  *     gap_us     between a stream's chunks; 0: as fast as they are taken
  *     size       bytes of a chunk's event
+ *     usage      1: an answer that is no stream says what it took; 0: it does not
  *   GET /_counts            requests, streams that are open (active), chunks sent, and clients that left before their
  *                           answer was whole (aborted), with the time at which the last one was seen to leave
  *
@@ -18,8 +19,8 @@
 #include "engine_answers.h"
 
 static struct {
-    long delay_us, chunks, gap_us, size;
-} set = {0, 200, 0, 250};
+    long delay_us, chunks, gap_us, size, usage;
+} set = {0, 200, 0, 250, 1};
 
 static struct {
     long requests, active, chunks, aborted;
@@ -169,6 +170,13 @@ static int answer(Connection *c, const char *status, const char *body) {
     return put(c, text, bytes);
 }
 
+static int answer_chat(Connection *c) {
+    static char without[sizeof ANSWER];
+    if (set.usage) return answer(c, "200 OK", ANSWER);
+    if (!*without) memcpy(strstr(strcpy(without, ANSWER), "usage"), "other", 5);
+    return answer(c, "200 OK", without);
+}
+
 static int put_chunk(Connection *c, const char *event, size_t bytes, const char *end) {
     char chunk[EVENT_BYTES_MAX + 64];
     int at = snprintf(chunk, sizeof chunk, "%zx\r\n", bytes);
@@ -205,6 +213,7 @@ static void set_named(const char *name, long value) {
     if (!strcmp(name, "chunks")) set.chunks = value;
     if (!strcmp(name, "gap_us")) set.gap_us = value;
     if (!strcmp(name, "size")) set.size = value;
+    if (!strcmp(name, "usage")) set.usage = value;
 }
 
 /* "stream": true stands near the beginning of a body, or near its end. */
@@ -223,7 +232,7 @@ static int complete(Connection *c, int stream) {
     count.requests++;
     uint64_t due = now_ns() + set.delay_us * 1000;
     if (!stream) {
-        if (!set.delay_us) return answer(c, "200 OK", ANSWER);
+        if (!set.delay_us) return answer_chat(c);
         c->state = WAITING;
         set_timer(c, due);
         return 0;
@@ -354,7 +363,7 @@ static void run_timers(void) {
         drop_timer(c);
         if (c->state == WAITING) {
             c->state = IDLE;
-            if (answer(c, "200 OK", ANSWER) < 0 || serve(c) < 0) drop(c);
+            if (answer_chat(c) < 0 || serve(c) < 0) drop(c);
         } else if (!c->gap_us) {
             be_eager(c);
         } else {

@@ -11,12 +11,13 @@ from tests.bench.router.measurement import Measurement
 from tests.bench.router.suites import SUITES, Setting
 from tests.bench.router.targets import Place
 
-BASE = Features(keys=False, affinity=False, queue=False, telemetry=False)
+BASE = Features(keys=False, affinity=False, queue=False, usage=False, telemetry=False)
 FEATURES: dict[str, tuple[str, Features]] = {
     "keys": ("a key, out of 1,000 with limits", replace(BASE, keys=True)),
     "affinity": ("prefix affinity over two engines", replace(BASE, affinity=True)),
     "queue": ("endpoints with a limit, and a queue for what is above it", replace(BASE, queue=True)),
-    "telemetry": ("outcomes read, for usage and metrics", replace(BASE, telemetry=True)),
+    "usage": ("token counts found in answers, against answers that have none", replace(BASE, usage=True)),
+    "telemetry": ("outcomes sent to the control process, for counts and metrics", replace(BASE, telemetry=True)),
 }
 NOTHING = "nothing"
 EVERYTHING = "everything"
@@ -35,10 +36,12 @@ def feature_costs(setting: Setting, place: Place, rounds: int, say: Callable[[st
     found = []
     with ExitStack() as stack:
         stack.callback(gateway.stop)
+        stack.callback(setting.engines.usual.update, usage=1)
         gateway.start(place)
         for number in range(rounds * PARTS):
             for name, features in variants.items():
                 gateway.become(features)
+                setting.engines.usual["usage"] = int(features.usage)
                 one = suite.measure(setting, gateway)
                 one.suite, one.target, one.round = "features", name, number
                 say(f"round {number + 1}, features, {name}: {one.cpu_us or 0:.1f} µs")

@@ -1,7 +1,7 @@
 """The gateway as a target: router processes as the server starts them, and the server's end of their sockets.
 
-The table is written as the control process writes it, and telemetry is read as it reads it, so that the routers do
-all the work that they do in production. Which features are on is decided by the table.
+The table is written as the control process writes it, and telemetry is read as it reads it: the routers do all
+the work that they do in production. Which features are on is decided by the table.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ class Features:
     """Conversations come back to their engine. Off by default, in the product too."""
     queue: bool = True
     """Endpoints take a limited number of requests at a time, and others wait."""
+    usage: bool = True
+    """The engines say what a request took, and the router finds it. What they do not say cannot be asked of the
+    table, so without it the router looks for it in vain."""
     telemetry: bool = True
-    """The control process reads outcomes, which usage and metrics are made of."""
+    """The control process reads outcomes, which counts and metrics are made of."""
 
     keys_known: int = 1000
 

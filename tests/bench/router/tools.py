@@ -20,8 +20,7 @@ from tests.bench.router.processes import end, start, wait_until
 HERE = Path(__file__).parent
 START_S = 10.0
 LOAD_MARGIN_S = 120.0
-# What an engine does unless a suite asks for something else.
-PLAIN = {"delay_us": 0, "chunks": 200, "gap_us": 0, "size": 250}
+PLAIN = {"delay_us": 0, "chunks": 200, "gap_us": 0, "size": 250, "usage": 1}
 
 
 class ToolError(SentenceError):
@@ -60,6 +59,8 @@ class Engines:
     """Two engines that answer in OpenAI's shape, as fast or as slowly as they are told."""
 
     def __init__(self, program: Path, core: int, folder: Path, count: int = 2) -> None:
+        self.usual = dict(PLAIN)
+        """What they do where `behave` is told nothing else."""
         self._processes = []
         self.ports: list[int] = []
         for number in range(count):
@@ -72,8 +73,8 @@ class Engines:
         self._connections = [http.client.HTTPConnection("127.0.0.1", port, timeout=10) for port in self.ports]
 
     def behave(self, **settings: int) -> None:
-        """How they answer from now on; what is not named is as in PLAIN."""
-        query = "&".join(f"{name}={value}" for name, value in (PLAIN | settings).items())
+        """How they answer from now on; what is not named is as usual."""
+        query = "&".join(f"{name}={value}" for name, value in (self.usual | settings).items())
         for connection in self._connections:
             _get(connection, f"/_set?{query}")
 
