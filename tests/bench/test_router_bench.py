@@ -15,7 +15,7 @@ from tests.bench.figures import Figures
 from tests.bench.router import tools
 from tests.bench.router.goals import DIRECT, OURS, added_latency, speed
 from tests.bench.router.measurement import Measurement
-from tests.bench.router.report import fill, markdown
+from tests.bench.router.report import fill, markdown, write_markdown
 
 ROOT = Path(__file__).parent.parent.parent
 QUICK = ["--rounds", "1", "--seconds", "0.3", "--leavers", "3", "--held", "20", "--streams", "40"]
@@ -100,6 +100,16 @@ def test_a_goal_that_is_missed_is_told_as_missed() -> None:
     text = markdown(figures, {OURS: "1", "nginx": "2"})
     assert "| request, 32 connections, speed against nginx | at least 0.42 | 0.2 × | no |" in text
     assert "- It rained." in text
+
+
+def test_the_tables_go_between_a_documents_marks_and_replace_those_of_before(tmp_path: Path) -> None:
+    document = tmp_path / "performance.md"
+    document.write_text("# Title\n\n<!-- figures -->\nold\n<!-- /figures -->\n\nThe end.\n")
+    write_markdown(document, "| new |\n")
+    write_markdown(document, "| newer |\n")
+    assert document.read_text() == "# Title\n\n<!-- figures -->\n| newer |\n<!-- /figures -->\n\nThe end.\n"
+    write_markdown(tmp_path / "alone.md", "| new |\n")
+    assert (tmp_path / "alone.md").read_text() == "| new |\n"
 
 
 def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from tests.bench.router.many_streams import many_streams
 from tests.bench.router.measurement import Measurement
 from tests.bench.router.peers import PACKAGES, Nginx, Peer, install
 from tests.bench.router.processes import Cores, cpu_time, wait_until
-from tests.bench.router.report import fill, markdown
+from tests.bench.router.report import fill, markdown, write_markdown
 from tests.bench.router.suites import SUITES, Setting, Suite
 from tests.bench.router.targets import Place, Target
 from tests.bench.router.tools import Engines, Load, build
@@ -50,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--held", type=int, default=2000, help="open streams whose memory is measured")
     parser.add_argument("--streams", type=int, default=10_000, help="open streams over two workers")
     parser.add_argument("--leavers", type=int, default=500, help="clients that leave, for each way of leaving")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there too")
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="write the tables there too, or between its marks"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the folder with configurations and logs")
 
 
@@ -63,7 +65,7 @@ def run(options: argparse.Namespace) -> Figures:
             bench.run()
             fill(figures, bench.measurements, bench.versions, bench.notes)
             if options.markdown is not None:
-                options.markdown.write_text(markdown(figures, bench.versions))
+                write_markdown(options.markdown, markdown(figures, bench.versions))
             return figures
     except SentenceError as error:
         raise SystemExit(str(error)) from None

@@ -7,6 +7,7 @@ import platform
 import statistics
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.bench.figures import Figures
 from tests.bench.router.features import EVERYTHING, FEATURES, NOTHING
@@ -15,6 +16,8 @@ from tests.bench.router.leaving import LEAVINGS
 from tests.bench.router.measurement import Measurement
 from tests.bench.router.suites import SUITES
 
+BEGIN_MARK = "<!-- figures -->"
+END_MARK = "<!-- /figures -->"
 _LOADED = [suite for suite in SUITES if suite.name not in ("memory", *(f"leaving-{kind}" for kind in LEAVINGS))]
 
 
@@ -149,6 +152,15 @@ def markdown(figures: Figures, versions: dict[str, str]) -> str:
     if figures.notes:
         lines += ["", *(f"- {note}" for note in figures.notes)]
     return "\n".join(lines) + "\n"
+
+
+def write_markdown(path: Path, text: str) -> None:
+    """Put the tables into a document, between its marks. A file without them becomes nothing else."""
+    before = path.read_text() if path.exists() else ""
+    begin, mark, rest = before.partition(BEGIN_MARK)
+    _, end_mark, end = rest.partition(END_MARK)
+    whole = f"{begin}{mark}\n{text}{end_mark}{end}" if mark and end_mark else text
+    path.write_text(whole)
 
 
 def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
