@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-HEAD_BYTES_MAX = 4096
+HEAD_BYTES_MAX = 2048
 """Longer ones are not remembered."""
 LENGTH_DIGITS_MAX = 12
 _NAMES = (b"ontent-Length: ", b"ontent-length: ")
