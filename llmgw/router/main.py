@@ -34,6 +34,7 @@ from llmgw.router.acceptor import Acceptor
 from llmgw.router.control import ControlServer
 from llmgw.router.control_socket import ControlSocket
 from llmgw.router.limits import Limits
+from llmgw.router.memory import keep_freed_memory
 from llmgw.router.service import Service
 from llmgw.router.table_file import TableFile
 
@@ -72,6 +73,7 @@ def run_router(options: RouterOptions) -> None:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {name} %(levelname)s %(message)s"
     )
+    keep_freed_memory()
     with contextlib.ExitStack() as stack:
         _open_state(options.state)
         stack.enter_context(_lock(options.files.lock))
