@@ -20,6 +20,9 @@ from llmgw.router.request import Request
 log = logging.getLogger(__name__)
 
 
+# Of a body with a length: if so much is missing when its head has come, it is read without the parser.
+RAW_BYTES_MIN = 64 * 1024
+
 _known: KnownHeads[tuple[Request, bytes, list[tuple[bytes, bytes]]]] = KnownHeads(KNOWN_HEADS_MAX)
 """Of all connections of the process: the request that each head made, its target and its headers."""
 
@@ -47,6 +50,7 @@ class RequestReader:
         "_headers",
         "_may_go_on",
         "_parser",
+        "_raw_left",
         "_request",
         "_silent_bytes",
         "_target",
@@ -70,6 +74,8 @@ class RequestReader:
         """What the last head made, before anything became of it."""
         self._body: list[bytes] = []
         self._body_bytes = 0
+        self._raw_left = 0
+        """What is still to come of a body that is read without the parser."""
         self._silent_bytes = 0
         """Bytes of chunk extensions or trailers since the last byte of a body."""
         self.queue: deque[Request | ApiError] = deque()
@@ -85,6 +91,10 @@ class RequestReader:
         """Read on. Never raises: what cannot be read ends up in the queue as an error."""
         if self.refusing:
             return
+        if self._raw_left:
+            data = self._feed_raw(data)
+            if not data:
+                return
         began_in_head = self.in_head
         request, body_bytes = self._request, self._body_bytes
         key = b""
@@ -109,6 +119,9 @@ class RequestReader:
             return
         if self._fresh is not None:
             self._remember(key)
+            if self._request is not None and not self.refusing:
+                left = self._request.content_length - self._body_bytes
+                self._raw_left = left if left >= RAW_BYTES_MIN else 0
         if self.in_head and not self.refusing:
             # What a single header of a megabyte is made of never reaches `on_header`. Where in `data` this head
             # began is not known when it came behind other requests.
@@ -145,6 +158,20 @@ class RequestReader:
             self.on_body(data[end:])
         self.on_message_complete()
         return b""
+
+    def _feed_raw(self, data: bytes) -> bytes:
+        """Read on in a large body of known length: through the parser each byte would be copied once more.
+
+        Returns what comes behind it.
+        """
+        part = data if len(data) <= self._raw_left else data[: self._raw_left]
+        self._raw_left -= len(part)
+        self.on_body(part)
+        if self._raw_left or self.refusing:
+            return b""
+        self._parser = httptools.HttpRequestParser(self)  # the one before still waits for the body
+        self.on_message_complete()
+        return data[len(part) :]
 
     def _remember(self, key: bytes) -> None:
         """A head was parsed. If its request is whole, it is known next time, unless it has an id of its own."""
