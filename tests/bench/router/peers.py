@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import shutil
 import subprocess
@@ -33,11 +34,10 @@ class Nginx(Target):
         folder.mkdir()
         self.port = free_port()
         servers = " ".join(f"server 127.0.0.1:{port};" for port in place.engine_ports)
-        (folder / "nginx.conf").write_text(
-            _NGINX.replace("@FOLDER@", str(folder))
-            .replace("@SERVERS@", servers)
-            .replace("@PORT@", str(self.port))
-        )
+        text = _NGINX.replace("@FOLDER@", str(folder)).replace("@SERVERS@", servers)
+        if os.geteuid() == 0:  # else it gives its workers to somebody who may not write here
+            text = "user root;\n" + text
+        (folder / "nginx.conf").write_text(text.replace("@PORT@", str(self.port)))
         self.log = folder / "log"
         argv = [program, "-p", folder, "-c", folder / "nginx.conf", "-e", folder / "early.log"]
         self.processes = [start(argv, place.cores.gateway, self.log)]
