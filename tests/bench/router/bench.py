@@ -152,8 +152,8 @@ class _Bench:
                 for target in targets:
                     if target.slow and suite.name != "request":
                         continue
-                    if suite.name.startswith("leaving") and (number or target.name == DIRECT):
-                        continue  # hundreds in one round are enough
+                    if suite.once and number:
+                        continue
                     if not target.pids and suite.name not in ("request", "rate", "paced"):
                         continue
                     self._keep(self._measured(setting, suite, target, number))

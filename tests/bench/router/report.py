@@ -129,7 +129,7 @@ def _short(value: float) -> str:
 def markdown(figures: Figures, versions: dict[str, str]) -> str:
     """The tables as documents have them."""
     lines = [
-        f"{time.strftime('%Y-%m-%d', time.gmtime())}, {os.cpu_count()} cores, Linux {platform.release()}, "
+        f"{time.strftime('%Y-%m-%d', time.gmtime())}, {os.cpu_count()} cores, Linux {'.'.join(platform.release().split('.')[:2])}, "
         f"Python {platform.python_version()}. "
         + ", ".join(f"{name} {version}" for name, version in versions.items() if name != DIRECT)
         + ".",
