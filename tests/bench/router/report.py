@@ -128,9 +128,10 @@ def _short(value: float) -> str:
 
 def markdown(figures: Figures, versions: dict[str, str]) -> str:
     """The tables as documents have them."""
+    linux = ".".join(platform.release().split(".")[:2])
     lines = [
-        f"{time.strftime('%Y-%m-%d', time.gmtime())}, {os.cpu_count()} cores, Linux {'.'.join(platform.release().split('.')[:2])}, "
-        f"Python {platform.python_version()}. "
+        f"{time.strftime('%Y-%m-%d', time.gmtime())}, {os.cpu_count()} cores, load "
+        f"{os.getloadavg()[0]:.1f} at the end, Linux {linux}, Python {platform.python_version()}. "
         + ", ".join(f"{name} {version}" for name, version in versions.items() if name != DIRECT)
         + ".",
         "",
