@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -61,6 +62,7 @@ def run(options: argparse.Namespace) -> Figures:
     try:
         with _folder(options.keep) as folder:
             bench = _Bench(options, folder)
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
             figures = Figures(f"router: {options.rounds} rounds, {options.seconds:g} s a measurement")
             bench.run()
             fill(figures, bench.measurements, bench.versions, bench.notes)
@@ -149,7 +151,7 @@ class _Bench:
         suites = [suite for suite in SUITES if suite.name in self._suites]
         for number in range(self._options.rounds):
             for suite in suites:
-                for target in targets:
+                for target in list(targets):
                     if target.slow and suite.name != "request":
                         continue
                     if suite.once and number:
@@ -157,7 +159,11 @@ class _Bench:
                     if not target.pids and suite.name not in ("request", "rate", "paced"):
                         continue
                     self._keep(self._measured(setting, suite, target, number))
-                    self._settle(setting, target, place)
+                    try:
+                        self._settle(setting, target, place)
+                    except SentenceError as error:
+                        self._note(str(error))
+                        targets.remove(target)
 
     def _measured(self, setting: Setting, suite: Suite, target: Target, number: int) -> Measurement:
         try:
