@@ -1,4 +1,5 @@
 /* What the bench's engine and load have in common: the clock, the limit of files, sockets that wait for nobody. */
+#pragma once
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
