@@ -117,13 +117,13 @@ def hold(
     setting: Setting, target: Target, count: int, while_open: Callable[[], None] = lambda: None
 ) -> Measurement:
     """Open so many streams, look at the target, and close them."""
-    ramp_ms, hold_ms = 2000 + count // 2, 4000
+    ramp_ms, hold_ms = 2000 + count // 2, 3000 + count // 2
     setting.engines.behave(chunks=FOR_EVER, gap_us=2_000_000)
     before_kib = memory_kib(target.pids)
     load: dict[str, Any] = {"key": target.key} if target.key is not None else {}
     load |= {"mode": "hold", "conns": count, "ramp_ms": ramp_ms, "warmup_ms": 0, "duration_ms": hold_ms}
     running = setting.load.begin(target.port, **load)
-    wait_until(lambda: setting.engines.counts()["active"] >= count, ramp_ms / 1000 + 2.0, 0.2)
+    wait_until(lambda: setting.engines.counts()["active"] >= count, (ramp_ms + hold_ms) / 1000 - 2.0, 0.2)
     time.sleep(0.5)  # for the first chunks to come through
     open_now = setting.engines.counts()["active"]
     open_kib = memory_kib(target.pids)
