@@ -35,6 +35,7 @@ _REPLACED = frozenset(
         b"access-control-max-age",
     )
 )
+_LIMITS = b"x-ratelimit-"
 
 
 def answer_head(
@@ -44,17 +45,12 @@ def answer_head(
 
     `added` are further lines, without their ends.
     """
-    lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, REASONS.get(head.status, b""))]
     limits = request.answer_lines
-    for name, value in head.headers:
-        if name not in _REPLACED and not (limits and name.startswith(b"x-ratelimit-")):
-            lines.append(b"%b: %b\r\n" % (name, value))
+    lines = [_passed_on(head) if not limits else _without_limits(head)]
     if head.framing == CHUNKED:
         lines.append(b"transfer-encoding: chunked\r\n")
     elif head.framing == LENGTH:
         lines.append(b"content-length: %d\r\n" % head.length)
-    if head.is_event_stream:
-        lines.append(b"x-accel-buffering: no\r\n")
     lines.append(b"%bx-llmgw-replica: %b\r\n" % (request.answer_headers, endpoint_id.encode()))
     lines.extend(line + b"\r\n" for line in added)
     lines.append(limits)
@@ -62,6 +58,31 @@ def answer_head(
         lines.append(b"connection: close\r\n")
     lines.append(b"\r\n")
     return b"".join(lines)
+
+
+def _passed_on(head: ResponseHead) -> bytes:
+    """Status line and headers that go on as they came; made once for all heads that have them in common."""
+    like = head.like
+    common = head.headers is like.headers
+    if common and like.lines:
+        return like.lines
+    lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, REASONS.get(head.status, b""))]
+    for name, value in head.headers:
+        if name not in _REPLACED:
+            lines.append(b"%b: %b\r\n" % (name, value))
+    if head.is_event_stream:
+        lines.append(b"x-accel-buffering: no\r\n")
+    joined = b"".join(lines)
+    if common:
+        like.lines = joined
+    return joined
+
+
+def _without_limits(head: ResponseHead) -> bytes:
+    """The same for a client whose key has limits of its own, without what the engine says of its limits."""
+    if any(name.startswith(_LIMITS) for name, _ in head.headers):
+        head.headers = [(name, value) for name, value in head.headers if not name.startswith(_LIMITS)]
+    return _passed_on(head)
 
 
 def queue_lines(waiter: Waiter | None, now: float) -> tuple[bytes, bytes]:

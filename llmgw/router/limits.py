@@ -8,6 +8,9 @@ MIB = 1024 * 1024
 
 # A head of 64 KiB holds any cookie jar; more is a mistake or an attack. The same for an engine's answer.
 HEAD_BYTES_MAX = 64 * 1024
+# Heads of requests that are known when they come again, and of engines' answers. A client has a few, an engine
+# some each second (its Date).
+KNOWN_HEADS_MAX = 1024
 # Requests that one read may bring at once; served strictly one after the other, further ones are refused.
 PIPELINED_MAX = 64
 # Bytes kept of what a client sends while its request is being answered.

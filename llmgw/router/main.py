@@ -36,6 +36,7 @@ from llmgw.router.control_socket import ControlSocket
 from llmgw.router.cors import Cors
 from llmgw.router.forwarded import TrustedProxies
 from llmgw.router.limits import Limits
+from llmgw.router.memory import keep_freed_memory
 from llmgw.router.service import Service
 from llmgw.router.table_file import TableFile
 from llmgw.router.usage_file import UsageFile
@@ -88,6 +89,7 @@ def run_router(options: RouterOptions) -> None:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {name} %(levelname)s %(message)s"
     )
+    keep_freed_memory()
     with contextlib.ExitStack() as stack:
         _open_state(options.state)
         stack.enter_context(_lock(options.files.lock))

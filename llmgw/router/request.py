@@ -188,11 +188,38 @@ class Request:
             doomed = tuple(token + b": " for token in named if token and token != b"content-type")
             lines = [line for line in lines if not (doomed and line.startswith(doomed))]
         if _REQUEST_ID.fullmatch(self.request_id) is None:
-            self.request_id = b"req-%024x" % random.getrandbits(96)
+            self.request_id = _new_id()
         self.answer_headers = b"x-request-id: %b\r\n" % self.request_id
         lines.append(self.answer_headers)
         self.lines = lines
         self._read_target(target)
+
+    def again(self) -> Request:
+        """Another request with this very head, of which nothing has happened yet, and with an id of its own."""
+        again = Request.__new__(Request)
+        again.method = self.method
+        again.http10 = self.http10
+        again.keep_alive = self.keep_alive
+        again.body = b""
+        again.content_length = self.content_length
+        again.content_type = self.content_type
+        again.expects_continue = self.expects_continue
+        again.session = self.session
+        again.asks_place = self.asks_place
+        again.origin = self.origin
+        again.asked_method = self.asked_method
+        again.asked_headers = self.asked_headers
+        again.forwarded = self.forwarded
+        again.credentials = self.credentials
+        again.caller = ANYBODY
+        again.refusal = None
+        again.answer_lines = b""
+        again.path = self.path
+        again.query = self.query
+        again.request_id = request_id = _new_id()
+        again.answer_headers = own = b"x-request-id: %b\r\n" % request_id
+        again.lines = [b"".join(self.lines[:-1]), own]
+        return again
 
     def _check_coding(self, value: bytes) -> None:
         if value.strip(b" \t").lower() != b"chunked":
@@ -219,6 +246,10 @@ class Request:
     def upstream_target(self) -> bytes:
         """Path and query as they go to an engine. Raises ApiError (404) for a path that could climb or hide."""
         return _checked_path(self.path) + self.query
+
+
+def _new_id() -> bytes:
+    return b"req-%024x" % random.getrandbits(96)
 
 
 @functools.lru_cache(maxsize=256)

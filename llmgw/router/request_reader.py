@@ -14,10 +14,18 @@ import httptools
 
 from llmgw.router.caller import ANYBODY, Caller
 from llmgw.router.errors import ApiError, busy, too_large
-from llmgw.router.limits import HEAD_BYTES_MAX, PIPELINED_MAX
+from llmgw.router.known_heads import KnownHeads, split_length
+from llmgw.router.limits import HEAD_BYTES_MAX, KNOWN_HEADS_MAX, PIPELINED_MAX
 from llmgw.router.request import Credentials, Request
 
 log = logging.getLogger(__name__)
+
+
+# Of a body with a length: if so much is missing when its head has come, it is read without the parser.
+RAW_BYTES_MIN = 64 * 1024
+
+_known: KnownHeads[tuple[Request, bytes, list[tuple[bytes, bytes]]]] = KnownHeads(KNOWN_HEADS_MAX)
+"""Of all connections of the process: the request that each head made, its target and its headers."""
 
 
 class BodyBudget:
@@ -38,6 +46,7 @@ class RequestReader:
         "_body_bytes",
         "_body_bytes_max",
         "_budget",
+        "_fresh",
         "_head_bytes",
         "_headers",
         "_identify",
@@ -45,6 +54,7 @@ class RequestReader:
         "_known_credentials",
         "_may_go_on",
         "_parser",
+        "_raw_left",
         "_request",
         "_silent_bytes",
         "_target",
@@ -76,8 +86,12 @@ class RequestReader:
         self._head_bytes = 0
         self._request: Request | None = None
         """The request whose body is being read."""
+        self._fresh: Request | None = None
+        """What the last head made, before anything became of it."""
         self._body: list[bytes] = []
         self._body_bytes = 0
+        self._raw_left = 0
+        """What is still to come of a body that is read without the parser."""
         self._silent_bytes = 0
         """Bytes of chunk extensions or trailers since the last byte of a body."""
         self.queue: deque[Request | ApiError] = deque()
@@ -105,8 +119,17 @@ class RequestReader:
         """Read on. Never raises: what cannot be read ends up in the queue as an error."""
         if self.refusing:
             return
+        if self._raw_left:
+            data = self._feed_raw(data)
+            if not data:
+                return
         began_in_head = self.in_head
         request, body_bytes = self._request, self._body_bytes
+        key = b""
+        if request is None and not began_in_head and not self.queue:
+            key = self._feed_known(data)
+            if not key and self.queue:
+                return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -122,6 +145,11 @@ class RequestReader:
             if not self.refusing:
                 self.refuse(ApiError(400, f"This is not a request of HTTP/1.1: {error}.", code="bad_request"))
             return
+        if self._fresh is not None:
+            self._remember(key)
+            if self._request is not None and not self.refusing:
+                left = self._request.content_length - self._body_bytes
+                self._raw_left = left if left >= RAW_BYTES_MIN else 0
         if self.in_head and not self.refusing:
             # What a single header of a megabyte is made of never reaches `on_header`. Where in `data` this head
             # began is not known when it came behind other requests.
@@ -136,6 +164,54 @@ class RequestReader:
             self._silent_bytes = self._silent_bytes + len(data) if self._body_bytes == body_bytes else 0
             if self._silent_bytes > HEAD_BYTES_MAX:
                 self.refuse(_head_too_large())
+
+    def _feed_known(self, data: bytes) -> bytes:
+        """Read a request whose head was read before, and that is whole. Else what the head is to be known by.
+
+        Between two requests, where this is asked, llhttp would begin anew.
+        """
+        end = data.find(b"\r\n\r\n") + 4
+        split = split_length(data[:end]) if end > 4 else None
+        if split is None or len(data) - end != split[1]:
+            return b""
+        key, length = split
+        known = _known.get(key)
+        if known is None:
+            return key
+        earlier, self._target, self._headers = known
+        request = earlier.again()
+        request.content_length = length
+        self._take(request)
+        if length:
+            self.on_body(data[end:])
+        self.on_message_complete()
+        return b""
+
+    def _feed_raw(self, data: bytes) -> bytes:
+        """Read on in a large body of known length: through the parser each byte would be copied once more.
+
+        Returns what comes behind it.
+        """
+        part = data if len(data) <= self._raw_left else data[: self._raw_left]
+        self._raw_left -= len(part)
+        self.on_body(part)
+        if self._raw_left or self.refusing:
+            return b""
+        self._parser = httptools.HttpRequestParser(self)  # the one before still waits for the body
+        self.on_message_complete()
+        return data[len(part) :]
+
+    def _remember(self, key: bytes) -> None:
+        """A head was parsed. If its request is whole, it is known next time, unless it has an id of its own."""
+        fresh, self._fresh = self._fresh, None
+        if (
+            key
+            and fresh is not None
+            and len(self.queue) == 1
+            and not (self.in_head or self.in_body or self.refusing)
+            and all(name != b"x-request-id" for name, _ in self._headers)
+        ):
+            _known.keep(key, (fresh.again(), self._target, self._headers))
 
     def refuse(self, error: ApiError) -> None:
         """The error is the last answer, after those to earlier requests."""
@@ -201,10 +277,16 @@ class RequestReader:
                 self._headers,
                 keep_alive=parser.should_keep_alive(),
             )
-            if request.content_length > self._body_bytes_max:
-                raise too_large(self._body_bytes_max)
         except ApiError as error:
             self.refuse(error)
+            return
+        self._fresh = request
+        self._take(request)
+
+    def _take(self, request: Request) -> None:
+        """A head is whole, be it parsed or known."""
+        if request.content_length > self._body_bytes_max:
+            self.refuse(too_large(self._body_bytes_max))
             return
         self._request = request
         self._recognise(request)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 
-from llmgw.router.limits import HEAD_BYTES_MAX
+from llmgw.router.known_heads import KnownHeads, split_length
+from llmgw.router.limits import HEAD_BYTES_MAX, KNOWN_HEADS_MAX
 
 LENGTH, CHUNKED, UNTIL_CLOSE, NONE = "length", "chunked", "until close", "none"
 
@@ -18,7 +19,7 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n]*)?")
 _HEADER_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = bytes(code for code in (*range(32), 127) if code not in b"\t\r\n")
 _TRAILERS = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)+")
-_WRONG_END = "a chunk of its answer does not end where it said"
+_WRONG_END = "sent a chunk that does not end where it said"
 _TIMEOUT = re.compile(rb"timeout\s*=\s*(\d{1,6})")
 
 _HEAD, _LENGTH, _CHUNKED, _UNTIL_CLOSE, _DONE = range(5)
@@ -29,9 +30,13 @@ class BadResponse(Exception):
 
 
 class ResponseHead:
-    """Status and headers of a final answer. Names are lower-case, framing headers are taken out."""
+    """Status and headers of an answer. Names are lower-case, framing headers are taken out.
 
-    __slots__ = ("framing", "headers", "keep_alive", "keep_alive_s", "length", "status")
+    `like` is the head that this one equals but for its length, be it itself; what is made of all that they have
+    in common may be kept there, in `lines`.
+    """
+
+    __slots__ = ("framing", "headers", "keep_alive", "keep_alive_s", "length", "like", "lines", "status")
 
     def __init__(self, status: int, keep_alive: bool) -> None:
         self.status = status
@@ -41,6 +46,18 @@ class ResponseHead:
         self.keep_alive = keep_alive
         self.keep_alive_s: int | None = None
         """Seconds that the engine says it keeps an idle connection."""
+        self.like = self
+        self.lines = b""
+
+    def again(self, length: int) -> ResponseHead:
+        """A head that differs in nothing but the length."""
+        again = ResponseHead(self.status, self.keep_alive)
+        again.headers = self.headers
+        again.framing = self.framing
+        again.length = length if self.framing == LENGTH else 0
+        again.keep_alive_s = self.keep_alive_s
+        again.like = self
+        return again
 
     def get(self, name: bytes) -> bytes:
         """The first value of a header, or nothing."""
@@ -54,6 +71,17 @@ class ResponseHead:
         return self.get(b"content-type")[:17].lower() == b"text/event-stream"
 
 
+_SHORT_LINE_BYTES = 6
+_SIZES_MAX = 4096
+_known_sizes: dict[bytes, int] = {}
+"""What short size lines say: a stream's chunks are of few sizes, and one is looked up quicker than it is read."""
+
+
+def _remember_size(line: bytes, length: int) -> None:
+    if len(line) <= _SHORT_LINE_BYTES and len(_known_sizes) < _SIZES_MAX:
+        _known_sizes[line] = length
+
+
 class ResponseParser:
     """One connection's answers, one at a time: `reset`, `feed` until done, `reset`.
 
@@ -62,7 +90,7 @@ class ResponseParser:
     from which it can be ended properly: see `chunk_left`.
     """
 
-    __slots__ = ("_held", "_interim_bytes", "_left", "_state", "excess", "head", "received")
+    __slots__ = ("_held", "_interim_bytes", "_left", "_state", "done", "excess", "head", "received")
 
     def __init__(self) -> None:
         self.reset()
@@ -70,6 +98,8 @@ class ResponseParser:
     def reset(self) -> None:
         """Ready for the next answer of the connection."""
         self.head: ResponseHead | None = None
+        self.done = False
+        """The answer is whole."""
         self.received = False
         """True when any byte of an answer has come."""
         self.excess = False
@@ -80,14 +110,10 @@ class ResponseParser:
         self._left = 0
 
     @property
-    def done(self) -> bool:
-        return self._state == _DONE
-
-    @property
     def reusable(self) -> bool:
         """True when another request may go over this connection."""
         head = self.head
-        return self._state == _DONE and not self.excess and head is not None and head.keep_alive
+        return self.done and not self.excess and head is not None and head.keep_alive
 
     @property
     def chunk_left(self) -> int:
@@ -116,8 +142,13 @@ class ResponseParser:
     def close(self) -> bool:
         """The connection was closed in good order. True when that ends the answer, False when it cuts it."""
         if self._state == _UNTIL_CLOSE:
-            self._state = _DONE
-        return self._state == _DONE
+            self._end()
+        return self.done
+
+    def _end(self) -> None:
+        self._state = _DONE
+        self._left = 0
+        self.done = True
 
     def _feed_head(self, data: bytes) -> bytes:
         data = self._held + data
@@ -125,12 +156,12 @@ class ResponseParser:
             end = data.find(b"\r\n\r\n")
             if end < 0 or end > HEAD_BYTES_MAX:
                 if len(data) > HEAD_BYTES_MAX:
-                    raise BadResponse(f"its answer's head exceeds {HEAD_BYTES_MAX} bytes")
+                    raise BadResponse(f"sent a head that exceeds {HEAD_BYTES_MAX} bytes")
                 if not b"HTTP/1.".startswith(data[:7]):
-                    raise BadResponse("its answer does not begin with HTTP/1.1")
+                    raise BadResponse("sent what does not begin with HTTP/1.1")
                 self._held = data
                 return b""
-            head = _parse_head(data[:end])
+            head = _read_head(data[: end + 2])
             data = data[end + 4 :]
             if head.status >= 200:
                 break
@@ -156,7 +187,7 @@ class ResponseParser:
 
     def _end_of_length(self, data: bytes) -> bytes:
         left = self._left
-        self._state = _DONE
+        self._end()
         if len(data) > left:
             self.excess = True
             return data[:left]
@@ -171,11 +202,15 @@ class ResponseParser:
         if position:
             _check_chunk_end(data, position)
         while position < size:
-            match = _SIZE_LINE.match(data, position)
-            if match is None:
-                return self._hold_size_line(data, position)
-            length = int(match[1], 16)
-            after = match.end()
+            after = data.find(b"\n", position, position + _SHORT_LINE_BYTES) + 1
+            length = _known_sizes.get(data[position:after], -1)
+            if length < 0:
+                match = _SIZE_LINE.match(data, position)
+                if match is None:
+                    return self._hold_size_line(data, position)
+                length = int(match[1], 16)
+                after = match.end()
+                _remember_size(match[0], length)
             if not length:
                 return self._last_chunk(data, position, after)
             if after == size:
@@ -195,7 +230,7 @@ class ResponseParser:
     def _hold_size_line(self, data: bytes, position: int) -> bytes:
         line = data[position : position + SIZE_LINE_BYTES_MAX + 1]
         if b"\n" in line or len(line) > SIZE_LINE_BYTES_MAX or (line[:1] not in b"0123456789abcdefABCDEF"):
-            raise BadResponse(f"its answer holds a chunk size that is none: {bytes(line[:20])!r}")
+            raise BadResponse(f"sent a chunk size that is none: {bytes(line[:20])!r}")
         self._held = line
         self._left = 0
         return data[:position]
@@ -208,16 +243,15 @@ class ResponseParser:
             blank = data.find(b"\r\n\r\n", after)
             if blank < 0:
                 if len(data) - position > HEAD_BYTES_MAX:
-                    raise BadResponse(f"its answer's trailers exceed {HEAD_BYTES_MAX} bytes")
+                    raise BadResponse(f"sent trailers that exceed {HEAD_BYTES_MAX} bytes")
                 self._held = data[position:]
                 self._left = 0
                 return data[:position]
             end = blank + 4
             # A client that takes a bare line end for one would read the rest as the next answer.
             if _TRAILERS.fullmatch(data, after, blank + 2) is None:
-                raise BadResponse(f"its answer ends with trailers that are none: {bytes(data[after:][:40])!r}")
-        self._state = _DONE
-        self._left = 0
+                raise BadResponse(f"sent trailers that are none: {bytes(data[after:][:40])!r}")
+        self._end()
         if end < len(data):
             self.excess = True
             return data[:end]
@@ -234,32 +268,49 @@ def _check_chunk_end(data: bytes, position: int) -> None:
         raise BadResponse(_WRONG_END)
 
 
+_known: KnownHeads[ResponseHead] = KnownHeads(KNOWN_HEADS_MAX)
+"""Of all engines: most of an answer's head is the same each time, or each second."""
+
+
+def _read_head(raw: bytes) -> ResponseHead:
+    """Whole lines, each with its end. Raises BadResponse."""
+    split = split_length(raw)
+    # Nothing begins with a dot: a whole head is never taken for one without its length.
+    key = b"." + raw if split is None else split[0]
+    known = _known.get(key)
+    if known is None:
+        known = _parse_head(raw[:-2])
+        _known.keep(key, known)
+        return known.again(known.length)
+    return known.again(known.length if split is None else split[1])
+
+
 def _parse_head(raw: bytes) -> ResponseHead:
     line_ends = raw.count(b"\r\n")
     if raw.count(b"\n") != line_ends or raw.count(b"\r") != line_ends:
-        raise BadResponse("its answer's head holds bare line ends")
+        raise BadResponse("sent a head with bare line ends")
     if len(raw.translate(None, _CONTROL)) != len(raw):  # clients refuse it; quicker than a search
-        raise BadResponse("its answer's head holds control characters")
+        raise BadResponse("sent a head with control characters")
     first, *lines = raw.split(b"\r\n")
     match = _STATUS_LINE.fullmatch(first)
     if match is None:
-        raise BadResponse(f"its answer begins with {first[:40]!r} and not with a status line of HTTP/1.1")
+        raise BadResponse(f"began its answer with {first[:40]!r} and not with a status line of HTTP/1.1")
     head = ResponseHead(int(match[2]), keep_alive=match[1] == b"1")
     length: bytes | None = None
     coding: bytes | None = None
     for line in lines:
         name, colon, value = line.partition(b":")
         if not colon or _HEADER_NAME.fullmatch(name) is None:
-            raise BadResponse(f"its answer holds a header line that is none: {line[:40]!r}")
+            raise BadResponse(f"sent a header line that is none: {line[:40]!r}")
         name = name.lower()
         value = value.strip(b" \t")
         if name == b"content-length":
             if not value.isdigit() or len(value) > 18 or (length is not None and length != value):
-                raise BadResponse(f"its answer has the content-length {value[:40]!r}")
+                raise BadResponse(f"sent the content-length {value[:40]!r}")
             length = value
         elif name == b"transfer-encoding":
             if coding is not None or value.lower() != b"chunked":
-                raise BadResponse(f"its answer has the transfer-encoding {value[:40]!r}")
+                raise BadResponse(f"sent the transfer-encoding {value[:40]!r}")
             coding = value
         elif name == b"connection":
             if b"close" in value.lower():
@@ -268,7 +319,7 @@ def _parse_head(raw: bytes) -> ResponseHead:
             timeout = _TIMEOUT.search(value)
             head.keep_alive_s = int(timeout[1]) if timeout else None
         elif name == b"content-encoding" and value.lower() not in (b"", b"identity"):
-            raise BadResponse(f"its answer is in the content-encoding {value[:40]!r}, which nobody asked for")
+            raise BadResponse(f"answered in the content-encoding {value[:40]!r}, which nobody asked for")
         else:
             head.headers.append((name, value))
     if head.status in (204, 304) or head.status < 200:

@@ -58,7 +58,7 @@ class UpstreamConnection(asyncio.Protocol):
             transport.write(head + body)
         else:
             transport.write(head)
-            transport.write(body)
+            transport.write(memoryview(body))  # what is not taken at once is not copied
 
     def abandon(self) -> None:
         """Nobody wants the answer any more, or the connection at all: the engine sees it closed at once."""

@@ -8,8 +8,16 @@ from pathlib import Path
 
 from tests.bench import affinity, agents, drawing, fabric, plan
 from tests.bench.figures import Figures
+from tests.bench.router import bench as router
 
-BENCHES = {"plan": plan, "agents": agents, "fabric": fabric, "drawing": drawing, "affinity": affinity}
+BENCHES = {
+    "plan": plan,
+    "agents": agents,
+    "fabric": fabric,
+    "drawing": drawing,
+    "affinity": affinity,
+    "router": router,
+}
 
 
 def main() -> int:

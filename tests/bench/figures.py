@@ -8,6 +8,7 @@ import platform
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,16 +16,31 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured value. Beyond `limit` (at most) the bench fails."""
+    """One measured value. Beyond `limit` (at most) or below `least` the bench fails."""
 
     what: str
     value: float
     unit: str
     limit: float | None = None
+    least: float | None = None
 
     @property
     def beyond_limit(self) -> bool:
-        return self.limit is not None and self.value > self.limit
+        return (self.limit is not None and self.value > self.limit) or (
+            self.least is not None and self.value < self.least
+        )
+
+    @property
+    def promise(self) -> str:
+        """The limit in words."""
+        if self.limit is not None:
+            return f"at most {self.limit:g}"
+        return "" if self.least is None else f"at least {self.least:g}"
+
+    @property
+    def shown(self) -> str:
+        """The value with as many digits as say something."""
+        return _short(self.value)
 
 
 @dataclass
@@ -35,10 +51,16 @@ class Figures:
     figures: list[Figure] = field(default_factory=list)
     growth: list[tuple[str, list[str], list[list[str]]]] = field(default_factory=list)
     """(title, column names, rows)."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences that belong below the tables."""
+    measurements: list[dict[str, Any]] = field(default_factory=list)
+    """What the figures were made of, for programs."""
 
-    def add(self, what: str, value: float, unit: str, limit: float | None = None) -> None:
+    def add(
+        self, what: str, value: float, unit: str, limit: float | None = None, *, least: float | None = None
+    ) -> None:
         """Keep one figure."""
-        self.figures.append(Figure(what, value, unit, limit))
+        self.figures.append(Figure(what, value, unit, limit, least))
 
     def beyond_limits(self) -> list[Figure]:
         """Figures that break a promise."""
@@ -49,18 +71,16 @@ class Figures:
         console = Console(width=110)
         table = Table("what", "value", "unit", "limit", title=f"bench {self.bench}", title_justify="left")
         for figure in self.figures:
-            limit = (
-                ""
-                if figure.limit is None
-                else f"{'beyond' if figure.beyond_limit else 'at most'} {figure.limit:g}"
-            )
-            table.add_row(figure.what, _short(figure.value), figure.unit, limit)
+            limit = f"beyond: {figure.promise}" if figure.beyond_limit else figure.promise
+            table.add_row(figure.what, figure.shown, figure.unit, limit)
         console.print(table)
         for title, columns, rows in self.growth:
             grown = Table(*columns, title=title, title_justify="left")
             for row in rows:
                 grown.add_row(*row)
             console.print(grown)
+        for note in self.notes:
+            console.print(note)
         console.print(f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}")
 
     def write_json(self, path: Path) -> None:
@@ -74,11 +94,14 @@ class Figures:
                     "cpus": os.cpu_count(),
                     "load": os.getloadavg()[0],
                     "figures": [
-                        {"what": f.what, "value": f.value, "unit": f.unit, "limit": f.limit} for f in self.figures
+                        {"what": f.what, "value": f.value, "unit": f.unit, "limit": f.limit, "least": f.least}
+                        for f in self.figures
                     ],
                     "growth": [
                         {"title": title, "columns": columns, "rows": rows} for title, columns, rows in self.growth
                     ],
+                    "notes": self.notes,
+                    "measurements": self.measurements,
                 },
                 indent=2,
             )

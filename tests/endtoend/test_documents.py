@@ -18,8 +18,11 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(console|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 # Run by other tests: the demo and its scenarios (test_demo.py, test_coming_back.py, test_demo_gguf.py), the
-# simulator (tests/simulation), the fuzzing (test_fuzz.py), the package (test_installed.py), the suite itself.
-ELSEWHERE = re.compile(r"scripts/(demo|test|check|simulate|fuzz)( |$)|pipx install llmgw$|llmgw demo --scenario ")
+# simulator (tests/simulation), the fuzzing (test_fuzz.py), the package (test_installed.py), the benches,
+# the suite itself.
+ELSEWHERE = re.compile(
+    r"scripts/(demo|test|check|simulate|fuzz|bench)( |$)|pipx install llmgw$|llmgw demo --scenario "
+)
 # They name another host.
 OTHER_HOST = re.compile(r"export LLMGW_CTL_")
 # They change the machine, or ask its systemd: nothing for a test, least of all one that runs as root.

@@ -37,8 +37,8 @@ def endless(head: bytes, part: bytes, written: list[int]) -> Script:
         (CHUNKED + b"8000000000000000\r\nx", "a chunk size that is none"),
         (CHUNKED + b"-1\r\nx", "a chunk size that is none"),
         (OK + b"content-encoding: gzip\r\ncontent-length: 20\r\n\r\n\x1f\x8b\x08", "which nobody asked for"),
-        (OK + b"content-length: 5\r\ncontent-length: 6\r\n\r\nhello", "has the content-length"),
-        (OK + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "has the transfer-encoding"),
+        (OK + b"content-length: 5\r\ncontent-length: 6\r\n\r\nhello", "sent the content-length"),
+        (OK + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "sent the transfer-encoding"),
         (OK + b"x: 1\r\n folded\r\n\r\n", "a header line that is none"),
         (b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n", "switched protocols"),
         (b"", "closed the connection before it answered"),
@@ -65,8 +65,8 @@ def test_what_is_no_answer_is_asked_of_another_or_said(play, wire: bytes, said: 
 @pytest.mark.parametrize(
     ("head", "part", "said"),
     [
-        (OK, b"x: " + b"a" * 65536 + b"\r\n", "head exceeds 65536 bytes"),
-        (OK + b"x: ", b"a" * 65536, "head exceeds 65536 bytes"),
+        (OK, b"x: " + b"a" * 65536 + b"\r\n", "head that exceeds 65536 bytes"),
+        (OK + b"x: ", b"a" * 65536, "head that exceeds 65536 bytes"),
         (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000, "interim answers"),
     ],
     ids=["headers", "one header", "interim answers"],

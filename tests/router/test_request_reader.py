@@ -52,6 +52,39 @@ def test_any_split_gives_the_same_requests(parts: list[bytes], cuts: list[int], 
     assert budget.held == 0
 
 
+@settings(max_examples=60, deadline=None)
+@given(bodies, cuts_of, st.booleans())
+def test_a_large_body_is_read_whole_and_what_follows_it_too(
+    parts: list[bytes], cuts: list[int], offer: bool
+) -> None:
+    budget = BodyBudget(10**6)
+    read = RequestReader(body_bytes_max=10**6, budget=budget, may_go_on=lambda: None)
+    large = bytes(range(256)) * 1024
+    wire = as_bytes(0, large, offer) + b"".join(
+        as_bytes(number, body, offer) for number, body in enumerate(parts)
+    )
+    feed_split(read, wire, [cut * 131 for cut in cuts])
+    requests = [item for item in read.queue if isinstance(item, Request)]
+    assert [(item.path, item.body) for item in requests] == [
+        (f"/v1/x{number}", body) for number, body in [(0, large), *enumerate(parts)]
+    ]
+    assert budget.held == len(large) + sum(map(len, parts))
+    read.close()
+    assert budget.held == 0
+
+
+def test_a_large_body_that_no_memory_is_left_for_is_refused_while_it_comes() -> None:
+    budget = BodyBudget(100_000)
+    read = RequestReader(body_bytes_max=10**6, budget=budget, may_go_on=lambda: None)
+    head = b"POST /v1/x HTTP/1.1\r\nHost: gw\r\nContent-Length: 400000\r\n\r\n"
+    for part in (head, *[b"x" * 40_000] * 10):
+        read.feed(part)
+    [refused] = read.queue
+    assert isinstance(refused, ApiError)
+    assert refused.status == 503
+    assert budget.held == 0
+
+
 @settings(max_examples=200, deadline=None)
 @given(bodies, cuts_of, st.binary(max_size=80), st.integers(0, 600), st.integers(0, 600))
 def test_damaged_requests_never_crash_and_an_error_is_the_last(

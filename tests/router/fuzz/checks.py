@@ -234,6 +234,8 @@ def _check_body(message: Message, wire: bytes, *, ended: bool, aborted: bool) ->
     headers = dict(message.head.headers)
     if b"x-llmgw-replica" not in headers:
         return  # the gateway's own words
+    if message.head.status_code >= 400:
+        return  # engines' errors are said anew
     try:
         expected = read_answers(wire, ["POST"], ended=ended)
     except h11.RemoteProtocolError:

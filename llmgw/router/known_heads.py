@@ -1,0 +1,66 @@
+"""Heads that were read before: who speaks HTTP says the same with every message, but for the length of its body.
+
+Pure. Two heads that differ in nothing but the digits of their only Content-Length mean the same but for that
+length, so what a parser accepted once need not be parsed again.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+HEAD_BYTES_MAX = 2048
+"""Longer ones are not remembered."""
+LENGTH_DIGITS_MAX = 12
+_NAMES = (b"ontent-Length: ", b"ontent-length: ")
+_NAME_BYTES = len(_NAMES[0])
+
+T = TypeVar("T")
+
+
+def split_length(head: bytes) -> tuple[bytes, int] | None:
+    """The head without the digits of its Content-Length, and the length.
+
+    `head` is whole lines, each with its end. None where the length is not written as everybody writes it.
+    """
+    at = head.find(_NAMES[0])
+    if at < 0:
+        at = head.find(_NAMES[1])
+    begin = at + _NAME_BYTES
+    end = head.find(b"\r\n", begin)
+    digits = head[begin:end]
+    if at < 3 or head[at - 3 : at] not in (b"\r\nC", b"\r\nc") or not digits.isdigit() or end < 0:
+        return None
+    if len(digits) > LENGTH_DIGITS_MAX:
+        return None
+    return head[:begin] + head[end:], int(digits)
+
+
+class KnownHeads(Generic[T]):
+    """What was made of each head, for the last ones that were seen: between `count_max` / 2 and `count_max`."""
+
+    __slots__ = ("_before", "_half", "_now")
+
+    def __init__(self, count_max: int) -> None:
+        self._half = count_max // 2
+        self._now: dict[bytes, T] = {}
+        self._before: dict[bytes, T] = {}
+
+    def get(self, key: bytes) -> T | None:
+        """What was kept for this key."""
+        known = self._now.get(key)
+        if known is None:
+            known = self._before.get(key)
+            if known is not None:
+                self._put(key, known)
+        return known
+
+    def keep(self, key: bytes, made: T) -> None:
+        """Remember it, unless it is too long, or there is more than one length in it."""
+        if len(key) <= HEAD_BYTES_MAX and key.lower().count(b"content-length") <= 1:
+            self._put(key, made)
+
+    def _put(self, key: bytes, made: T) -> None:
+        if len(self._now) >= self._half:
+            self._before = self._now
+            self._now = {}
+        self._now[key] = made
