@@ -86,7 +86,13 @@ def test_the_load_knows_what_became_of_a_request(answer: str, stream: bool, fate
 
 
 def verdict(
-    folder: Path, fate: Fate, log: dict[str, str], *, outcomes: dict[str, int] | None = None, **changes: Any
+    folder: Path,
+    fate: Fate,
+    log: dict[str, str],
+    *,
+    outcomes: dict[str, int] | None = None,
+    stored: int = 1,
+    **changes: Any,
 ) -> list[str]:
     """What the scenario holds against one request, with what engines logged of it."""
     for shard, text in log.items():
@@ -98,7 +104,8 @@ def verdict(
         setattr(request, name, value)
     load = ChaosLoad("", {}, TOKENS, [request])
     status = "2xx" if fate == "served" else "5xx"
-    counts = OutcomeCounts(later=Counter({status: 1} if outcomes is None else outcomes), asked_at=50, died_at=60)
+    later = Counter({status: 1} if outcomes is None else outcomes)
+    counts = OutcomeCounts(later=later, asked_at=50, died_at=60, stored_before=7, stored=7 + stored)
     judge = Judge(lambda line: None)
     judge_chaos(cast(DemoFleet, SimpleNamespace(folder=folder)), judge, load, counts, {"small-9.0"})
     return judge.failures
@@ -144,3 +151,6 @@ def test_what_must_not_happen_is_told(tmp_path: Path) -> None:
     assert sentence.startswith("routers counted 0 x 2xx, clients 1")
     (sentence,) = verdict(tmp_path / "j", "served", {SHARD: ANSWERED}, outcomes={"2xx": 2})
     assert sentence.startswith("routers counted 2 x 2xx, clients 1")
+    for number, stored in enumerate((0, 2)):
+        (sentence,) = verdict(tmp_path / f"k{number}", "served", {SHARD: ANSWERED}, stored=stored)
+        assert sentence.startswith(f"usage has {stored} requests")

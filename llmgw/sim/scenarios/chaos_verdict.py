@@ -33,6 +33,13 @@ class OutcomeCounts:
     later: Counter[str] = field(default_factory=Counter)
     asked_at: float = 0.0
     died_at: float = 0.0
+    stored_before: int = 0
+    stored: int = 0
+    """Requests that usage has, before the load and after: routers keep those until the server has stored them."""
+
+    async def begin(self, fleet: DemoFleet) -> None:
+        """Before the first request."""
+        self.stored_before = await _stored(fleet)
 
     async def before_kill(self, fleet: DemoFleet) -> None:
         """Ask a control plane that is about to die."""
@@ -48,7 +55,9 @@ class OutcomeCounts:
         deadline = time.monotonic() + _SETTLED_S
         while time.monotonic() < deadline:
             self.later = await _outcomes(fleet)
-            if (self.earlier + self.later).total() >= len(load.requests) - len(self.unknown(load)):
+            self.stored = await _stored(fleet)
+            told = (self.earlier + self.later).total() >= len(load.requests) - len(self.unknown(load))
+            if told and self.stored - self.stored_before >= len(load.requests):
                 break
             await asyncio.sleep(0.2)
 
@@ -128,6 +137,9 @@ def _judge_routers(judge: Judge, load: ChaosLoad, counts: OutcomeCounts) -> None
             f"routers counted {routers} x {status}, clients {clients} "
             f"(the control plane's death hides at most {lost})",
         )
+    stored = counts.stored - counts.stored_before
+    judge.facts["usage_requests"] = stored
+    judge.expect(stored == len(load.requests), f"usage has {stored} requests: each once, and none was lost")
 
 
 def _show(judge: Judge, requests: list[ChaosRequest]) -> None:
@@ -140,3 +152,7 @@ async def _outcomes(fleet: DemoFleet) -> Counter[str]:
     for labels, value in await fleet.series("llmgw_requests_total"):
         found[labels["status_class"]] += int(value)
     return found
+
+
+async def _stored(fleet: DemoFleet) -> int:
+    return int((await fleet.get("usage?by="))["total"]["requests"])

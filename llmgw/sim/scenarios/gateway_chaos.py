@@ -44,6 +44,7 @@ async def gateway_chaos(fleet: DemoFleet, judge: Judge) -> None:
         return
     load = ChaosLoad(fleet.api, CLIENTS)
     chaos = _Chaos(fleet, judge, load)
+    await chaos.counts.begin(fleet)
     load.start()
     judge.restart_clock()
     judge.tell(
