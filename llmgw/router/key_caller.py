@@ -101,10 +101,14 @@ class KeyCaller(Caller):
     def may_use(self, model: str) -> bool:
         return self._models is None or model in self._models
 
+    def not_allowed(self, model: str) -> ApiError:
+        """What is said to who asks for a model that is not for this key."""
+        return model_not_allowed(model, sorted(self._models or ()))
+
     def begin(self, model: str) -> bytes:
         """As in `Caller`. What is refused costs nothing but its count."""
         if not self.may_use(model):
-            raise model_not_allowed(model, sorted(self._models or ()))
+            raise self.not_allowed(model)
         if not self.limited:
             self.running += 1
             return b""
@@ -124,6 +128,11 @@ class KeyCaller(Caller):
             requests.take(1, now)
         self.running += 1
         return self._left()
+
+    def refused(self) -> None:
+        self.running -= 1
+        if self._requests is not None:
+            self._requests.give_back(1, monotonic())
 
     def ended(self, tokens: int) -> None:
         self.running -= 1

@@ -15,7 +15,7 @@ from hashlib import sha256
 
 from llmgw.messages.routes import KeyDemand, KeyShare, RouteTable
 from llmgw.router.caller import ANYBODY, Caller
-from llmgw.router.errors import not_yet_known
+from llmgw.router.errors import ApiError, not_yet_known
 from llmgw.router.key_caller import KeyCaller
 from llmgw.router.key_errors import no_key, several_keys, wrong_key
 from llmgw.router.request import Credentials, Request
@@ -110,6 +110,15 @@ class Keys:
         elif self.required:  # since a moment ago
             caller = self.identify(request.credentials)
         return caller
+
+    def refusal(self, caller_id: str, model: str) -> ApiError | None:
+        """What a request of this caller is told that waits for this model, and may not have it any more."""
+        if not self.required or not caller_id:
+            return None  # who came while no keys were asked for was let in
+        caller = self._by_id.get(caller_id)
+        if caller is None:
+            return wrong_key()
+        return None if caller.may_use(model) else caller.not_allowed(model)
 
     def take_demand(self) -> dict[str, KeyDemand]:
         """What each key with limits had this router do since the last call."""
