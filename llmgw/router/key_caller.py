@@ -22,6 +22,7 @@ class KeyCaller(Caller):
 
     __slots__ = (
         "_asked",
+        "_busy",
         "_concurrency",
         "_left_lines",
         "_models",
@@ -35,12 +36,23 @@ class KeyCaller(Caller):
         "running",
     )
 
-    def __init__(self, route: KeyRoute, workers: int, now: float, share: KeyShare | None = None) -> None:
-        """`share` is this router's part of the limits, as far as it was told; else it is one of `workers`."""
+    def __init__(
+        self,
+        route: KeyRoute,
+        workers: int,
+        now: float,
+        share: KeyShare | None = None,
+        busy: set[KeyCaller] | None = None,
+    ) -> None:
+        """`share` is this router's part of the limits, as far as it was told; else it is one of `workers`.
+
+        It puts itself into `busy` whenever there may be something to tell of it (`take_demand`).
+        """
         super().__init__(route.id, route.priority)
         self.gone = False
         self.running = 0
         self._asked = 0
+        self._busy = busy if busy is not None else set()
         self._workers = workers
         self._share = share or KeyShare()
         self._requests: TokenBucket | None = None
@@ -65,6 +77,7 @@ class KeyCaller(Caller):
             b"tokens", route.tokens_per_minute
         )
         self.limited = self._requests is not None or self._tokens is not None or self._concurrency is not None
+        self._busy.add(self)
 
     def share(self, share: KeyShare | None, workers: int, now: float) -> None:
         """This router's part of the limits from now on; None: it is one of `workers` that have the same."""
@@ -79,6 +92,7 @@ class KeyCaller(Caller):
         ):
             if bucket is not None:
                 bucket.set_part(part or bucket.limit / workers, moved, now)
+        self._busy.add(self)
         if self.route.concurrency is not None:
             self._concurrency = share.concurrency or self._even(self.route.concurrency)
 
@@ -114,6 +128,7 @@ class KeyCaller(Caller):
             return b""
         now = monotonic()
         self._asked += 1
+        self._busy.add(self)
         requests, tokens = self._requests, self._tokens
         if self._concurrency is not None and self.running >= self._concurrency:
             what = (

@@ -34,6 +34,9 @@ class Keys:
         self._workers = workers
         self._by_hash: dict[bytes, KeyCaller] = {}
         self._by_id: dict[str, KeyCaller] = {}
+        self._busy: set[KeyCaller] = set()
+        """Those of which there may be something to tell: of ten thousand keys few are in use, and each look at
+        all of them would hold up every stream."""
         self._shares: Mapping[str, KeyShare] = {}
 
     def apply(self, table: RouteTable, now: float) -> None:
@@ -46,7 +49,7 @@ class Keys:
             caller = before.get(route.id)
             if caller is None:
                 share = self._shares.get(route.id)
-                caller = KeyCaller(route, self._workers, now, share)
+                caller = KeyCaller(route, self._workers, now, share, self._busy)
                 caller.share(share, self._workers, now)
             elif caller.route != route:
                 caller.update(route, now)
@@ -54,6 +57,7 @@ class Keys:
         for key_id, caller in before.items():
             if key_id not in by_id:
                 caller.gone = True
+                self._busy.discard(caller)
         self._by_id = by_id
         self._by_hash = {caller.route.hash: caller for caller in by_id.values()}
 
@@ -122,5 +126,11 @@ class Keys:
 
     def take_demand(self) -> dict[str, KeyDemand]:
         """What each key with limits had this router do since the last call."""
-        demand = {key_id: caller.take_demand() for key_id, caller in self._by_id.items() if caller.limited}
-        return {key_id: each for key_id, each in demand.items() if each is not None}
+        told: dict[str, KeyDemand] = {}
+        for caller in list(self._busy):
+            demand = caller.take_demand() if caller.limited and not caller.gone else None
+            if demand is None:
+                self._busy.discard(caller)
+            else:
+                told[caller.id] = demand
+        return told
