@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmgw.messages.routes import KeyDemand, KeyRoute, KeyShare
 from llmgw.router.token_bucket import MINUTE_S, TokenBucket
-from llmgw.server.key_shares import KeyShares
+from llmgw.server.key_shares import QUIET_ROUNDS, KeyShares
 
 TELEMETRY_S = 0.5
 NAMES = ("r0", "r1", "r2")
@@ -202,3 +206,49 @@ def test_an_operators_new_limit_is_divided_anew() -> None:
     assert [each["k"].requests_per_minute for each in parts.values()] == [500.0, 500.0]
     shares.set_limits([])
     assert shares.divide(["r0", "r1"]) == {"r0": {}, "r1": {}}
+
+
+def test_a_key_that_nobody_uses_now_is_divided_seldom_and_one_that_is_used_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    divided: Counter[str] = Counter()
+    divide_key = KeyShares._divide_key
+
+    def noted(shares: KeyShares, key_id: str, told: Any) -> dict[str, KeyShare]:
+        divided[key_id] += 1
+        return divide_key(shares, key_id, told)
+
+    monkeypatch.setattr(KeyShares, "_divide_key", noted)
+    names = [f"k{n}" for n in range(200)]
+    shares = KeyShares()
+    shares.set_limits([KeyRoute(id=name, hash=b"", requests_per_minute=60) for name in names])
+
+    def tell(router: str, asked: str | None = None) -> None:
+        """All of them are filling up still, after what was asked of one of the routers."""
+        demand = {name: KeyDemand(requests_left=10.0) for name in names}
+        if asked is not None:
+            demand[asked] = KeyDemand(requests=5, requests_left=10.0)
+        shares.told(router, demand)
+
+    for name in names:
+        tell("r0", name)
+    first = shares.divide(NAMES)
+    assert set(divided.values()) == {1}
+    assert len(divided) == 200
+    divided.clear()
+    for _ in range(QUIET_ROUNDS):
+        before = divided.total()
+        for router in NAMES:
+            tell(router)
+        parts = shares.divide(NAMES)
+        assert all(parts[router].keys() == first[router].keys() for router in NAMES), "each keeps its parts"
+        assert divided.total() - before < 60
+    assert set(divided.values()) == {1}
+    assert len(divided) == 200, "all have had their turn"
+    divided.clear()
+    tell("r2", "k7")
+    assert shares.divide(NAMES)["r2"]["k7"] != parts["r2"]["k7"]
+    assert divided["k7"] == 1
+    divided.clear()
+    shares.divide([*NAMES, "r3"])
+    assert len(divided) == 200, "a router that is new has a part of each"
