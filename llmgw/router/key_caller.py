@@ -27,6 +27,7 @@ class KeyCaller(Caller):
         "_left_lines",
         "_models",
         "_requests",
+        "_rescaled",
         "_share",
         "_tokens",
         "_workers",
@@ -55,6 +56,8 @@ class KeyCaller(Caller):
         self._busy = busy if busy is not None else set()
         self._workers = workers
         self._share = share or KeyShare()
+        self._rescaled = False
+        """Its buckets were changed since it was last told its part, which may be the same and mean another."""
         self._requests: TokenBucket | None = None
         self._tokens: TokenBucket | None = None
         self._concurrency: int | None = None
@@ -66,6 +69,7 @@ class KeyCaller(Caller):
     def update(self, route: KeyRoute, now: float) -> None:
         """Take what a newer table says."""
         share = self._share
+        self._rescaled = True
         if route.concurrency != self.route.concurrency:
             self._concurrency = None if route.concurrency is None else self._even(route.concurrency)
         self.route = route
@@ -81,7 +85,10 @@ class KeyCaller(Caller):
 
     def share(self, share: KeyShare | None, workers: int, now: float) -> None:
         """This router's part of the limits from now on; None: it is one of `workers` that have the same."""
+        if share == self._share and workers == self._workers and not self._rescaled:
+            return  # as nearly all are, each time that one of them is another
         self._workers = workers
+        self._rescaled = False
         before = self._share
         self._share = share = share or KeyShare(
             requests_moved=before.requests_moved, tokens_moved=before.tokens_moved

@@ -354,3 +354,31 @@ def test_of_many_keys_only_those_in_use_are_looked_at_for_what_is_told(monkeypat
     assert {*made.take_demand()} == {"k5"}, "of a key that is gone nothing is told"
     caller.ended(0)
     assert {*made.take_demand()} == {"k5"}
+
+
+def test_a_part_that_is_told_again_counts_when_its_limit_or_the_control_process_is_another() -> None:
+    now = time.monotonic()
+    made = keys(route(requests_per_minute=100), workers=2)
+    caller = made.identify(bearer(KEY))
+    assert isinstance(caller, KeyCaller)
+
+    def told(part: float, moved: float) -> tuple[float, float]:
+        made.share({"k1": KeyShare(requests_per_minute=part, requests_moved=moved)}, 2, now)
+        bucket = caller._requests
+        assert bucket is not None
+        return bucket.part, round(bucket.level(now))
+
+    for _ in range(2):
+        assert told(80, 10) == (80, 60), "what was moved comes once"
+    for _ in range(30):
+        caller.begin("m")
+    now = time.monotonic()
+    made.apply(table(route(requests_per_minute=200), number=2), now)
+    assert told(80, 10) == (80, 60), "of the new limit it is another part"
+    made.begin_moves()
+    assert told(80, 0) == (80, 60)
+    assert told(80, 10) == (80, 70), "a new control process counts from 0"
+    assert told(80, 10) == (80, 70)
+    made.share({}, 3, now)
+    made.share({}, 3, now)
+    assert told(80, 10) == (80, 67)
