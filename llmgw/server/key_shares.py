@@ -14,7 +14,7 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from llmgw.messages.routes import KeyDemand, KeyRoute, KeyShare
-from llmgw.server.shares import split
+from llmgw.server.shares import EVEN_PART, split
 
 FADES = 0.85
 """What is left of a router's demand at its next telemetry, half a second later: half of it after 2 s."""
@@ -195,10 +195,15 @@ def _at_a_time(
     """Parts by demand, but so that those that grow wait for those that shrink to have ended what they run."""
     if limit is None:
         return dict.fromkeys(running)
-    parts = split(limit, {router: demand[router] + running[router] for router in running})
+    wanted = {router: demand[router] + running[router] for router in running}
+    if limit < EVEN_PART * len(running):
+        # The even part of each is below one. It may be used all the same, and is not withheld from the others: a
+        # client whose few connections are all with one router could never have as many as it may have else.
+        wanted = {router: want for router, want in wanted.items() if want} or wanted
+    parts = split(limit, wanted)
     over = sum(max(0, running[router] - part) for router, part in parts.items())
     for router in sorted(parts, key=lambda name: running[name] - parts[name]):  # those with most room first
         taken = min(over, max(0, parts[router] - max(1, running[router])))
         parts[router] -= taken
         over -= taken
-    return dict(parts)
+    return {router: parts.get(router, 1) for router in running}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from llmgw.messages.routes import KeyDemand, KeyRoute, KeyShare
 from llmgw.router.token_bucket import MINUTE_S, TokenBucket
 from llmgw.server.key_shares import QUIET_ROUNDS, KeyShares
+from llmgw.server.shares import EVEN_PART
 
 TELEMETRY_S = 0.5
 NAMES = ("r0", "r1", "r2")
@@ -177,9 +178,32 @@ def test_parts_and_what_runs_are_never_more_than_may_run_at_a_time(
     ran = {name: running for name, (_, running) in zip(names, told, strict=True)}
     if parts:
         assert min(parts.values()) >= 1
-        together = sum(max(part, ran[name]) for name, part in parts.items())
+        # Where the even part of each is below one, those that have nothing to do may begin one beyond the limit.
+        idle = {name for name, each in zip(names, told, strict=True) if each == (0, 0)}
+        idle = idle if limit < EVEN_PART * len(names) else set()
+        assert {parts[name] for name in idle} <= {1}
+        together = sum(max(part, ran[name]) for name, part in parts.items() if name not in idle)
         # No part is below one, and what runs already is not ended.
-        assert together <= max(limit, sum(max(1, count) for count in ran.values()))
+        assert together <= max(limit, sum(max(1, count) for name, count in ran.items() if name not in idle))
+
+
+@pytest.mark.parametrize("limit", [2, 3, 8])
+def test_a_client_whose_connections_are_all_with_one_of_many_routers_may_have_a_small_limit_whole(
+    limit: int,
+) -> None:
+    shares = KeyShares()
+    shares.set_limits([key(concurrency=limit)])
+    names = [f"r{n}" for n in range(8)]
+    for name in names:
+        shares.told(name, {})
+    shares.told("r3", {"k": KeyDemand(requests=5, running=1)})
+    parts = {name: each["k"].concurrency for name, each in shares.divide(names).items()}
+    assert parts == {name: limit if name == "r3" else 1 for name in names}
+    # As soon as another has something to do it is one of those that share the limit.
+    shares.told("r3", {"k": KeyDemand(requests=5, running=limit - 1)})
+    shares.told("r5", {"k": KeyDemand(requests=5, running=1)})
+    parts = {name: each["k"].concurrency or 0 for name, each in shares.divide(names).items()}
+    assert max(parts["r3"], limit - 1) + parts["r5"] == limit, "what runs is not ended"
 
 
 def test_a_router_that_greets_again_counts_anew_and_one_that_is_gone_leaves_its_part() -> None:
