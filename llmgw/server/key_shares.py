@@ -135,7 +135,7 @@ class KeyShares:
             {router: share.tokens_per_minute for router, share in had.items()},
             {router: each.tokens_left for router, each in last.items()},
         )
-        running = _at_a_time(limits.concurrency, demand, {router: each.running for router, each in last.items()})
+        running = _at_a_time(limits.concurrency, demand, last)
         shares = {}
         for router, each in told.items():
             # Should this be asked again before the next telemetry, nothing is moved twice.
@@ -190,16 +190,18 @@ def _rate(
 
 
 def _at_a_time(
-    limit: int | None, demand: Mapping[str, float], running: Mapping[str, int]
+    limit: int | None, demand: Mapping[str, float], last: Mapping[str, KeyDemand]
 ) -> dict[str, int | None]:
     """Parts by demand, but so that those that grow wait for those that shrink to have ended what they run."""
     if limit is None:
-        return dict.fromkeys(running)
+        return dict.fromkeys(last)
+    running = {router: each.running for router, each in last.items()}
     wanted = {router: demand[router] + running[router] for router in running}
     if limit < EVEN_PART * len(running):
-        # The even part of each is below one. It may be used all the same, and is not withheld from the others: a
-        # client whose few connections are all with one router could never have as many as it may have else.
-        wanted = {router: want for router, want in wanted.items() if want} or wanted
+        # The even part of each is below one. Those that have nothing to do may use it all the same, and it is not
+        # withheld from the others: a client's few connections may all be with one router.
+        busy = {router: wanted[router] for router, each in last.items() if each.running or each.requests}
+        wanted = busy or wanted
     parts = split(limit, wanted)
     over = sum(max(0, running[router] - part) for router, part in parts.items())
     for router in sorted(parts, key=lambda name: running[name] - parts[name]):  # those with most room first

@@ -180,7 +180,8 @@ def test_parts_and_what_runs_are_never_more_than_may_run_at_a_time(
         assert min(parts.values()) >= 1
         # Where the even part of each is below one, those that have nothing to do may begin one beyond the limit.
         idle = {name for name, each in zip(names, told, strict=True) if each == (0, 0)}
-        idle = idle if limit < EVEN_PART * len(names) else set()
+        if limit >= EVEN_PART * len(names) or len(idle) == len(names):
+            idle = set()
         assert {parts[name] for name in idle} <= {1}
         together = sum(max(part, ran[name]) for name, part in parts.items() if name not in idle)
         # No part is below one, and what runs already is not ended.
