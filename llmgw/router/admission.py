@@ -151,6 +151,21 @@ class Admission:
             else:
                 waiter.refuse(nothing_ready(name, model.route.reason, model.route.retry_after_s))
 
+    def judge(self, refusal: Callable[[str], ApiError | None], now: float) -> None:
+        """Whoever waits here and was with no engine yet goes, if `refusal` has something to tell its caller (by
+        id)."""
+        told: dict[str, ApiError | None] = {}
+        for waiter in list(self._queue):
+            if waiter.tried or not waiter.waits:  # a client that was just answered may have taken others' places
+                continue
+            caller = waiter.caller
+            if caller not in told:
+                told[caller] = refusal(caller)
+            error = told[caller]
+            if error is not None:
+                self.leave(waiter, now)
+                waiter.refuse(error)
+
     def _start_next(self, endpoint: Endpoint, now: float) -> bool:
         waiter = self._queue.pop(endpoint)
         if waiter is None:

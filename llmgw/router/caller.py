@@ -31,6 +31,9 @@ class Caller:
         """
         return b""
 
+    def refused(self) -> None:
+        """A request that was begun is over and was with no engine: there was no room for it, or none to ask."""
+
     def ended(self, tokens: int) -> None:
         """A request of this caller is over, and took so many tokens, prompt and answer together."""
 

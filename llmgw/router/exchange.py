@@ -629,4 +629,7 @@ class Exchange:
                 estimated=tokens.estimated,
             )
         )
-        self._caller.ended(tokens.total)
+        if self._tries.tried or status == CLIENT_LEFT:
+            self._caller.ended(tokens.total)
+        else:
+            self._caller.refused()

@@ -22,10 +22,12 @@ class KeyCaller(Caller):
 
     __slots__ = (
         "_asked",
+        "_busy",
         "_concurrency",
         "_left_lines",
         "_models",
         "_requests",
+        "_rescaled",
         "_share",
         "_tokens",
         "_workers",
@@ -35,14 +37,27 @@ class KeyCaller(Caller):
         "running",
     )
 
-    def __init__(self, route: KeyRoute, workers: int, now: float, share: KeyShare | None = None) -> None:
-        """`share` is this router's part of the limits, as far as it was told; else it is one of `workers`."""
+    def __init__(
+        self,
+        route: KeyRoute,
+        workers: int,
+        now: float,
+        share: KeyShare | None = None,
+        busy: set[KeyCaller] | None = None,
+    ) -> None:
+        """`share` is this router's part of the limits, as far as it was told; else it is one of `workers`.
+
+        It puts itself into `busy` whenever there may be something to tell of it (`take_demand`).
+        """
         super().__init__(route.id, route.priority)
         self.gone = False
         self.running = 0
         self._asked = 0
+        self._busy = busy if busy is not None else set()
         self._workers = workers
         self._share = share or KeyShare()
+        self._rescaled = False
+        """Its buckets were changed since it was last told its part, which may be the same and mean another."""
         self._requests: TokenBucket | None = None
         self._tokens: TokenBucket | None = None
         self._concurrency: int | None = None
@@ -54,6 +69,7 @@ class KeyCaller(Caller):
     def update(self, route: KeyRoute, now: float) -> None:
         """Take what a newer table says."""
         share = self._share
+        self._rescaled = True
         if route.concurrency != self.route.concurrency:
             self._concurrency = None if route.concurrency is None else self._even(route.concurrency)
         self.route = route
@@ -65,10 +81,14 @@ class KeyCaller(Caller):
             b"tokens", route.tokens_per_minute
         )
         self.limited = self._requests is not None or self._tokens is not None or self._concurrency is not None
+        self._busy.add(self)
 
     def share(self, share: KeyShare | None, workers: int, now: float) -> None:
         """This router's part of the limits from now on; None: it is one of `workers` that have the same."""
+        if share == self._share and workers == self._workers and not self._rescaled:
+            return  # as nearly all are, each time that one of them is another
         self._workers = workers
+        self._rescaled = False
         before = self._share
         self._share = share = share or KeyShare(
             requests_moved=before.requests_moved, tokens_moved=before.tokens_moved
@@ -79,6 +99,7 @@ class KeyCaller(Caller):
         ):
             if bucket is not None:
                 bucket.set_part(part or bucket.limit / workers, moved, now)
+        self._busy.add(self)
         if self.route.concurrency is not None:
             self._concurrency = share.concurrency or self._even(self.route.concurrency)
 
@@ -101,15 +122,20 @@ class KeyCaller(Caller):
     def may_use(self, model: str) -> bool:
         return self._models is None or model in self._models
 
+    def not_allowed(self, model: str) -> ApiError:
+        """What is said to who asks for a model that is not for this key."""
+        return model_not_allowed(model, sorted(self._models or ()))
+
     def begin(self, model: str) -> bytes:
         """As in `Caller`. What is refused costs nothing but its count."""
         if not self.may_use(model):
-            raise model_not_allowed(model, sorted(self._models or ()))
+            raise self.not_allowed(model)
         if not self.limited:
             self.running += 1
             return b""
         now = monotonic()
         self._asked += 1
+        self._busy.add(self)
         requests, tokens = self._requests, self._tokens
         if self._concurrency is not None and self.running >= self._concurrency:
             what = (
@@ -124,6 +150,11 @@ class KeyCaller(Caller):
             requests.take(1, now)
         self.running += 1
         return self._left()
+
+    def refused(self) -> None:
+        self.running -= 1
+        if self._requests is not None:
+            self._requests.give_back(1, monotonic())
 
     def ended(self, tokens: int) -> None:
         self.running -= 1

@@ -15,7 +15,7 @@ from hashlib import sha256
 
 from llmgw.messages.routes import KeyDemand, KeyShare, RouteTable
 from llmgw.router.caller import ANYBODY, Caller
-from llmgw.router.errors import not_yet_known
+from llmgw.router.errors import ApiError, not_yet_known
 from llmgw.router.key_caller import KeyCaller
 from llmgw.router.key_errors import no_key, several_keys, wrong_key
 from llmgw.router.request import Credentials, Request
@@ -34,6 +34,9 @@ class Keys:
         self._workers = workers
         self._by_hash: dict[bytes, KeyCaller] = {}
         self._by_id: dict[str, KeyCaller] = {}
+        self._busy: set[KeyCaller] = set()
+        """Those of which there may be something to tell: of ten thousand keys few are in use, and each look at
+        all of them would hold up every stream."""
         self._shares: Mapping[str, KeyShare] = {}
 
     def apply(self, table: RouteTable, now: float) -> None:
@@ -46,7 +49,7 @@ class Keys:
             caller = before.get(route.id)
             if caller is None:
                 share = self._shares.get(route.id)
-                caller = KeyCaller(route, self._workers, now, share)
+                caller = KeyCaller(route, self._workers, now, share, self._busy)
                 caller.share(share, self._workers, now)
             elif caller.route != route:
                 caller.update(route, now)
@@ -54,6 +57,7 @@ class Keys:
         for key_id, caller in before.items():
             if key_id not in by_id:
                 caller.gone = True
+                self._busy.discard(caller)
         self._by_id = by_id
         self._by_hash = {caller.route.hash: caller for caller in by_id.values()}
 
@@ -111,7 +115,22 @@ class Keys:
             caller = self.identify(request.credentials)
         return caller
 
+    def refusal(self, caller_id: str, model: str) -> ApiError | None:
+        """What a request of this caller is told that waits for this model, and may not have it any more."""
+        if not self.required or not caller_id:
+            return None  # who came while no keys were asked for was let in
+        caller = self._by_id.get(caller_id)
+        if caller is None:
+            return wrong_key()
+        return None if caller.may_use(model) else caller.not_allowed(model)
+
     def take_demand(self) -> dict[str, KeyDemand]:
         """What each key with limits had this router do since the last call."""
-        demand = {key_id: caller.take_demand() for key_id, caller in self._by_id.items() if caller.limited}
-        return {key_id: each for key_id, each in demand.items() if each is not None}
+        told: dict[str, KeyDemand] = {}
+        for caller in list(self._busy):
+            demand = caller.take_demand() if caller.limited and not caller.gone else None
+            if demand is None:
+                self._busy.discard(caller)
+            else:
+                told[caller.id] = demand
+        return told

@@ -7,6 +7,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
+from functools import partial
 
 from llmgw.messages.routes import Outcome, RouterShare, RouteTable
 from llmgw.router.affinity import conversation_point
@@ -102,7 +103,7 @@ class Service:
             try:
                 return Exchange(self, client, request, model, bool(fields.stream), usage, point, caller)
             except ApiError:
-                caller.ended(0)
+                caller.refused()
                 raise
         except ApiError as error:
             self.record_refusal(error, caller)
@@ -123,6 +124,7 @@ class Service:
             self.keys.apply(table, now)
             models = {model.name: model for model in self.table.each_model()}
             for model in waited_for:
+                model.admission.judge(partial(self.keys.refusal, model=model.name), now)
                 model.admission.moved(models.get(model.name), model.name, sorted(self.table.models), now)
             for problem in self.table.problems:
                 log.warning("left out of the route table: %s", problem)

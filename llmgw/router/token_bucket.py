@@ -40,6 +40,10 @@ class TokenBucket:
         """Take so much, be it more than there is."""
         self._level = self.level(now) - amount
 
+    def give_back(self, amount: float, now: float) -> None:
+        """What was taken was not used after all."""
+        self._level = min(self.part, self.level(now) + amount)
+
     def wait_s(self, now: float) -> float:
         """How long until something may be taken."""
         return max(0.0, self.least - self.level(now)) / self._refill

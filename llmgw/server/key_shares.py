@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from zlib import crc32
 
 from msgspec.structs import replace
 
 from llmgw.messages.routes import KeyDemand, KeyRoute, KeyShare
-from llmgw.server.shares import split
+from llmgw.server.shares import EVEN_PART, split
 
 FADES = 0.85
 """What is left of a router's demand at its next telemetry, half a second later: half of it after 2 s."""
 FORGOTTEN = 0.01
+QUIET_ROUNDS = 16
+"""A key that no router was asked for since the last time is divided anew only in one of so many rounds: what was
+used fills up by itself. Of ten thousand keys that are used within a minute few are used within half a second."""
 FINE = 1000
 """Rates are divided in thousandths: a part of 0.5 a minute is one request in two minutes, and no part is none."""
 
@@ -43,6 +47,9 @@ class KeyShares:
         self._limits: dict[str, KeyRoute] = {}
         """Those of the keys that have any."""
         self._routers: dict[str, _Told] = {}
+        self._asked: set[str] = set()
+        """Keys that some router was asked for since the last division."""
+        self._round = 0
 
     def set_limits(self, keys: Iterable[KeyRoute]) -> None:
         """These are the keys from now on."""
@@ -69,6 +76,7 @@ class KeyShares:
         for key_id, each in demand.items():
             if each.requests:
                 told.demand[key_id] = told.demand.get(key_id, 0.0) + each.requests
+                self._asked.add(key_id)
 
     def connected(self, router_id: str) -> dict[str, KeyShare]:
         """A router greets, and counts from now on what is moved to it. Returns the parts that it had."""
@@ -88,14 +96,26 @@ class KeyShares:
         told = {router: self._routers.setdefault(router, _Told()) for router in routers}
         busy = {key for each in told.values() for key in (*each.demand, *each.last)} & self._limits.keys()
         parts: dict[str, dict[str, KeyShare]] = {router: {} for router in told}
+        self._round += 1
         for key_id in busy:
+            if key_id not in self._asked and self._may_rest(key_id, told.values()):
+                for router, each in told.items():
+                    parts[router][key_id] = each.parts[key_id]
+                continue
             for router, share in self._divide_key(key_id, told).items():
                 parts[router][key_id] = share
+        self._asked.clear()
         for router, each in told.items():
             each.parts = parts[router]
             for key_id, share in each.parts.items():
                 each.moved[key_id] = share.requests_moved, share.tokens_moved
         return {router: dict(each.parts) for router, each in told.items()}
+
+    def _may_rest(self, key_id: str, told: Iterable[_Told]) -> bool:
+        """Every router has a part of this key's limits, and it is not its turn."""
+        if (crc32(key_id.encode()) + self._round) % QUIET_ROUNDS == 0:
+            return False
+        return all(key_id in each.parts for each in told)
 
     def _divide_key(self, key_id: str, told: Mapping[str, _Told]) -> dict[str, KeyShare]:
         limits = self._limits[key_id]
@@ -115,7 +135,7 @@ class KeyShares:
             {router: share.tokens_per_minute for router, share in had.items()},
             {router: each.tokens_left for router, each in last.items()},
         )
-        running = _at_a_time(limits.concurrency, demand, {router: each.running for router, each in last.items()})
+        running = _at_a_time(limits.concurrency, demand, last)
         shares = {}
         for router, each in told.items():
             # Should this be asked again before the next telemetry, nothing is moved twice.
@@ -170,15 +190,22 @@ def _rate(
 
 
 def _at_a_time(
-    limit: int | None, demand: Mapping[str, float], running: Mapping[str, int]
+    limit: int | None, demand: Mapping[str, float], last: Mapping[str, KeyDemand]
 ) -> dict[str, int | None]:
     """Parts by demand, but so that those that grow wait for those that shrink to have ended what they run."""
     if limit is None:
-        return dict.fromkeys(running)
-    parts = split(limit, {router: demand[router] + running[router] for router in running})
+        return dict.fromkeys(last)
+    running = {router: each.running for router, each in last.items()}
+    wanted = {router: demand[router] + running[router] for router in running}
+    if limit < EVEN_PART * len(running):
+        # The even part of each is below one. Those that have nothing to do may use it all the same, and it is not
+        # withheld from the others: a client's few connections may all be with one router.
+        busy = {router: wanted[router] for router, each in last.items() if each.running or each.requests}
+        wanted = busy or wanted
+    parts = split(limit, wanted)
     over = sum(max(0, running[router] - part) for router, part in parts.items())
     for router in sorted(parts, key=lambda name: running[name] - parts[name]):  # those with most room first
         taken = min(over, max(0, parts[router] - max(1, running[router])))
         parts[router] -= taken
         over -= taken
-    return dict(parts)
+    return {router: parts.get(router, 1) for router in running}

@@ -63,8 +63,8 @@ class Load:
 
 
 @contextlib.contextmanager
-def two_routers(folder: Path, engine: Engine) -> Iterator[tuple[Server, list[RouterProcess]]]:
-    """Two router processes, each on a port of its own, of one server."""
+def two_routers(folder: Path, engine: Engine, **model: Any) -> Iterator[tuple[Server, list[RouterProcess]]]:
+    """Two router processes, each on a port of its own, of one server; `model` is more of its model `m`."""
     api, admin = free_port(), free_port()
     endpoint = {"url": f"http://127.0.0.1:{engine.port}", "concurrency": LIMIT}
     config: dict[str, Any] = {
@@ -72,7 +72,7 @@ def two_routers(folder: Path, engine: Engine) -> Iterator[tuple[Server, list[Rou
         "admin": {"listen": f"127.0.0.1:{admin}"},
         "state": str(folder / "state"),
         "router": {"workers": 0},
-        "models": [{"name": "m", "endpoints": [endpoint]}],
+        "models": [{"name": "m", "endpoints": [endpoint], **model}],
     }
     (folder / "server.yaml").write_text(yaml.safe_dump(config))
     routers = [

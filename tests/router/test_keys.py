@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmgw.messages.routes import KeyRoute, KeyShare, RouteTable, TableVersion
+from llmgw.messages.routes import KeyDemand, KeyRoute, KeyShare, RouteTable, TableVersion
 from llmgw.router.caller import ANYBODY
 from llmgw.router.errors import ApiError
 from llmgw.router.key_caller import KeyCaller
@@ -321,3 +321,64 @@ def test_a_part_that_came_before_its_key_holds_for_it() -> None:
     caller.begin("m")
     with pytest.raises(ApiError):
         caller.begin("m")
+
+
+def test_of_many_keys_only_those_in_use_are_looked_at_for_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = keys(
+        *(route(b"%d" % n, f"k{n}", requests_per_minute=60, concurrency=3) for n in range(100)), workers=2
+    )
+    assert made.take_demand() == {}
+    looked: list[str] = []
+    take_demand = KeyCaller.take_demand
+
+    def noted(caller: KeyCaller) -> KeyDemand | None:
+        looked.append(caller.id)
+        return take_demand(caller)
+
+    monkeypatch.setattr(KeyCaller, "take_demand", noted)
+    caller = made.identify(bearer(b"7"))
+    caller.begin("m")
+    for _ in range(3):
+        assert made.take_demand()["k7"].running == 1
+    assert looked == ["k7"] * 3
+    caller.ended(0)
+    told = made.take_demand()["k7"]
+    assert (told.running, told.requests_left is not None) == (0, True), "told until it is whole again"
+    # A larger part is not full at first, a new limit may not be either, and both are told without a request.
+    made.share({"k5": KeyShare(requests_per_minute=50.0)}, 2, time.monotonic())
+    assert {*made.take_demand()} == {"k5", "k7"}
+    made.apply(
+        table(*(route(b"%d" % n, f"k{n}", requests_per_minute=60) for n in range(100) if n != 7), number=2),
+        time.monotonic(),
+    )
+    assert {*made.take_demand()} == {"k5"}, "of a key that is gone nothing is told"
+    caller.ended(0)
+    assert {*made.take_demand()} == {"k5"}
+
+
+def test_a_part_that_is_told_again_counts_when_its_limit_or_the_control_process_is_another() -> None:
+    now = time.monotonic()
+    made = keys(route(requests_per_minute=100), workers=2)
+    caller = made.identify(bearer(KEY))
+    assert isinstance(caller, KeyCaller)
+
+    def told(part: float, moved: float) -> tuple[float, float]:
+        made.share({"k1": KeyShare(requests_per_minute=part, requests_moved=moved)}, 2, now)
+        bucket = caller._requests
+        assert bucket is not None
+        return bucket.part, round(bucket.level(now))
+
+    for _ in range(2):
+        assert told(80, 10) == (80, 60), "what was moved comes once"
+    for _ in range(30):
+        caller.begin("m")
+    now = time.monotonic()
+    made.apply(table(route(requests_per_minute=200), number=2), now)
+    assert told(80, 10) == (80, 60), "of the new limit it is another part"
+    made.begin_moves()
+    assert told(80, 0) == (80, 60)
+    assert told(80, 10) == (80, 70), "a new control process counts from 0"
+    assert told(80, 10) == (80, 70)
+    made.share({}, 3, now)
+    made.share({}, 3, now)
+    assert told(80, 10) == (80, 67)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmgw.messages.routes import KeyDemand, KeyRoute, KeyShare
 from llmgw.router.token_bucket import MINUTE_S, TokenBucket
-from llmgw.server.key_shares import KeyShares
+from llmgw.server.key_shares import QUIET_ROUNDS, KeyShares
+from llmgw.server.shares import EVEN_PART
 
 TELEMETRY_S = 0.5
 NAMES = ("r0", "r1", "r2")
@@ -173,9 +178,33 @@ def test_parts_and_what_runs_are_never_more_than_may_run_at_a_time(
     ran = {name: running for name, (_, running) in zip(names, told, strict=True)}
     if parts:
         assert min(parts.values()) >= 1
-        together = sum(max(part, ran[name]) for name, part in parts.items())
+        # Where the even part of each is below one, those that have nothing to do may begin one beyond the limit.
+        idle = {name for name, each in zip(names, told, strict=True) if each == (0, 0)}
+        if limit >= EVEN_PART * len(names) or len(idle) == len(names):
+            idle = set()
+        assert {parts[name] for name in idle} <= {1}
+        together = sum(max(part, ran[name]) for name, part in parts.items() if name not in idle)
         # No part is below one, and what runs already is not ended.
-        assert together <= max(limit, sum(max(1, count) for count in ran.values()))
+        assert together <= max(limit, sum(max(1, count) for name, count in ran.items() if name not in idle))
+
+
+@pytest.mark.parametrize("limit", [2, 3, 8])
+def test_a_client_whose_connections_are_all_with_one_of_many_routers_may_have_a_small_limit_whole(
+    limit: int,
+) -> None:
+    shares = KeyShares()
+    shares.set_limits([key(concurrency=limit)])
+    names = [f"r{n}" for n in range(8)]
+    for name in names:
+        shares.told(name, {})
+    shares.told("r3", {"k": KeyDemand(requests=5, running=1)})
+    parts = {name: each["k"].concurrency for name, each in shares.divide(names).items()}
+    assert parts == {name: limit if name == "r3" else 1 for name in names}
+    # As soon as another has something to do it is one of those that share the limit.
+    shares.told("r3", {"k": KeyDemand(requests=5, running=limit - 1)})
+    shares.told("r5", {"k": KeyDemand(requests=5, running=1)})
+    parts = {name: each["k"].concurrency or 0 for name, each in shares.divide(names).items()}
+    assert max(parts["r3"], limit - 1) + parts["r5"] == limit, "what runs is not ended"
 
 
 def test_a_router_that_greets_again_counts_anew_and_one_that_is_gone_leaves_its_part() -> None:
@@ -202,3 +231,49 @@ def test_an_operators_new_limit_is_divided_anew() -> None:
     assert [each["k"].requests_per_minute for each in parts.values()] == [500.0, 500.0]
     shares.set_limits([])
     assert shares.divide(["r0", "r1"]) == {"r0": {}, "r1": {}}
+
+
+def test_a_key_that_nobody_uses_now_is_divided_seldom_and_one_that_is_used_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    divided: Counter[str] = Counter()
+    divide_key = KeyShares._divide_key
+
+    def noted(shares: KeyShares, key_id: str, told: Any) -> dict[str, KeyShare]:
+        divided[key_id] += 1
+        return divide_key(shares, key_id, told)
+
+    monkeypatch.setattr(KeyShares, "_divide_key", noted)
+    names = [f"k{n}" for n in range(200)]
+    shares = KeyShares()
+    shares.set_limits([KeyRoute(id=name, hash=b"", requests_per_minute=60) for name in names])
+
+    def tell(router: str, asked: str | None = None) -> None:
+        """All of them are filling up still, after what was asked of one of the routers."""
+        demand = {name: KeyDemand(requests_left=10.0) for name in names}
+        if asked is not None:
+            demand[asked] = KeyDemand(requests=5, requests_left=10.0)
+        shares.told(router, demand)
+
+    for name in names:
+        tell("r0", name)
+    first = shares.divide(NAMES)
+    assert set(divided.values()) == {1}
+    assert len(divided) == 200
+    divided.clear()
+    for _ in range(QUIET_ROUNDS):
+        before = divided.total()
+        for router in NAMES:
+            tell(router)
+        parts = shares.divide(NAMES)
+        assert all(parts[router].keys() == first[router].keys() for router in NAMES), "each keeps its parts"
+        assert divided.total() - before < 60
+    assert set(divided.values()) == {1}
+    assert len(divided) == 200, "all have had their turn"
+    divided.clear()
+    tell("r2", "k7")
+    assert shares.divide(NAMES)["r2"]["k7"] != parts["r2"]["k7"]
+    assert divided["k7"] == 1
+    divided.clear()
+    shares.divide([*NAMES, "r3"])
+    assert len(divided) == 200, "a router that is new has a part of each"
