@@ -166,6 +166,22 @@ def test_a_stream_that_breaks_ends_with_anthropics_error_event(play, native: boo
     play(scenario)
 
 
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_a_translated_stream_whose_last_word_was_said_is_not_cut_when_its_engine_dies(play, version: str) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        told = chunks({"content": "a"})
+        assert told.endswith(b"data: [DONE]\n\n")
+        await fleet.serve(raw(STREAM_HEAD + chunk(told), abort=True), anthropic="translate")
+        client = await fleet.client()
+        client.send(ask(stream=True, version=version))
+        answer = await client.answer()
+        assert events(answer.body)[-1][0] == "message_stop"
+        assert b"event: error" not in answer.body
+        assert await client.rest() == b"", "the connection is closed in order"
+
+    play(scenario)
+
+
 def test_a_dead_engine_is_replaced_by_another_also_in_translation(play) -> None:
     async def scenario(fleet: Fleet) -> None:
         dead = await fleet.engine(raw(abort=True))
