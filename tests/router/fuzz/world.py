@@ -97,12 +97,13 @@ class Pipe(asyncio.Transport):
 class World:
     """One client connection, one model `m` with one engine, and whatever the engine says to each request."""
 
-    def __init__(self, loop: FuzzLoop, limits: Limits) -> None:
+    def __init__(self, loop: FuzzLoop, limits: Limits, **fields: Any) -> None:
+        """`fields` are further ones of the model's route."""
         self.loop = loop
         loop.world = self
         self.service = Service(limits, cors=Cors(["https://page.example"]))
         endpoint = RouteEndpoint(id="e", host="192.0.2.2", port=1)
-        route = ModelRoute(name="m", endpoints=[endpoint], chunk_timeout_s=0.0)
+        route = ModelRoute(name="m", endpoints=[endpoint], chunk_timeout_s=0.0, **fields)
         self.service.apply(RouteTable(version=TableVersion("e", 1), models=[route]))
         self.engines: list[Pipe] = []
         """Connections to the engine, in order."""
@@ -150,6 +151,8 @@ class World:
         service = self.service
         assert not service.clients, "the connection neither answers nor ends"
         assert (service.bodies.held, service.overflowing) == (0, 0)
+        assert not service.pings.count
+        assert not any(model.admission.waiting for model in service.table.each_model())
         for endpoint in service.table.endpoints():
             assert endpoint.outstanding == 0
             for connection in endpoint.idle:
