@@ -324,6 +324,7 @@ def test_the_anthropic_client_raises_its_own_class_with_the_engines_message(
             "request_too_large",
         ),
         (b"POST /v1/messages HTTP/1.1\r\nhost: g\r\nhost: h\r\n\r\n", 400, "invalid_request_error"),
+        (b"POST http://g/v1/messages?a=b HTTP/1.1\r\nhost: g\r\nhost: h\r\n\r\n", 400, "invalid_request_error"),
     ],
 )
 def test_the_gateways_own_errors_are_anthropics_too(play, request_: bytes, status: int, kind: str) -> None:
