@@ -74,7 +74,7 @@ def cases(examples: int, *, repeatable: bool) -> list[Callable[[], None]]:
     @given_so
     @given(
         askings,
-        st.lists(sayings, min_size=1, max_size=2),
+        st.lists(sayings, min_size=1, max_size=3),
         cuts,
         st.lists(st.integers(0, 6), max_size=3),
         st.one_of(st.none(), st.none(), st.integers(0, 8)),

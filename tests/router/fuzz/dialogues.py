@@ -15,24 +15,27 @@ from hypothesis import strategies as st
 from llmgw.router.limits import Limits
 from tests.router.fuzz.checks import Message, read_answers
 from tests.router.fuzz.wires import cuts, split
-from tests.router.fuzz.world import LATE, FuzzLoop, Pipe, World
+from tests.router.fuzz.world import KEY, LATE, FuzzLoop, Pipe, World
 
 LIMITS = Limits()
 STREAM_TYPE = b"text/event-stream"
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+NEXT = b"GET /health HTTP/1.1\r\nhost: gw\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
 _COMMENT = re.compile(rb"(?<![^\n]): [^\n]*\n\n|event: ping\ndata: [^\n]*\n\n")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the client wants. `way` is the model's `anthropic`."""
+    """What the client wants. `way` is the model's `anthropic`; `keys`: it needs a key, and has one."""
 
     path: str
     way: str
     version: str
     stream: bool
     usage: bool
+    keys: bool
+    engines: int
 
     @property
     def anthropic(self) -> bool:
@@ -46,12 +49,9 @@ class Asked:
         if self.usage and not self.anthropic:
             body["stream_options"] = {"include_usage": True}
         text = json.dumps(body).encode()
-        return b"POST %b HTTP/%b\r\nhost: gw\r\norigin: https://page.example\r\ncontent-length: %d\r\n\r\n%b" % (
-            self.path.encode(),
-            self.version.encode(),
-            len(text),
-            text,
-        )
+        head = b"POST %b HTTP/%b\r\nhost: gw\r\n" % (self.path.encode(), self.version.encode())
+        own = b"origin: https://page.example\r\nx-api-key: %b\r\n" % KEY
+        return b"%b%bcontent-length: %d\r\n\r\n%b" % (head, own, len(text), text)
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,8 @@ askings = st.builds(
     version=st.sampled_from(["1.1", "1.1", "1.0"]),
     stream=st.sampled_from([True, True, True, False]),
     usage=st.booleans(),
+    keys=st.booleans(),
+    engines=st.sampled_from([1, 1, 2, 3]),
 )
 _shapes = st.one_of(
     st.tuples(st.just(200), st.just(STREAM_TYPE), st.sampled_from(STREAMS)),
@@ -181,7 +183,7 @@ async def _played(
     """`pings` are the moments at which comments are due; at `leaves_at` the client leaves. A moment is a portion
     of an engine's answer, and 0 the one before it says anything.
     """
-    world = World(loop, LIMITS, pings=True, anthropic=asked.way)
+    world = World(loop, LIMITS, engines=asked.engines, keys=asked.keys, pings=True, anthropic=asked.way)
     left = list(said)
     used: list[Said] = []
     moment = 0
@@ -221,6 +223,8 @@ async def _played(
     world.dial = dial
     world.pipe.arrive(asked.wire)
     await world.until_still()
+    world.pipe.arrive(NEXT)
+    await world.until_still()
     await world.pass_deadlines()
     world.check_nothing_is_left()
     return world.pipe, world, used
@@ -235,14 +239,16 @@ def check_dialogue(
     assert len(outcomes) == 1, outcomes
     if leaves_at is not None and outcomes[0].status == 499:
         return
-    answers = read_answers(pipe.out, ["POST"], ended=True)
-    assert len(answers) == 1, pipe.out
-    answer = answers[0]
+    answer, *more = read_answers(pipe.out, ["POST", "GET"], ended=True)
+    assert [message.body for message in more] in ([], [b'{"status":"ok"}']), pipe.out
     assert isinstance(answer.head, h11.Response)
     headers = dict(answer.head.headers)
     assert headers[b"access-control-allow-origin"] == b"https://page.example"
     assert headers[b"x-request-id"]
     until_close = not {b"content-length", b"transfer-encoding"} & headers.keys()
+    if not more and not until_close and headers.get(b"connection") != b"close":
+        ended_early = (b"stream_broken", b"event: error", b"event: message_stop")
+        assert not answer.whole or any(word in answer.body for word in ended_early), pipe.out
     if not answer.whole or (until_close and pipe.aborted):
         assert pipe.aborted, pipe.out
         assert outcomes[0].status == 502
