@@ -165,6 +165,7 @@ class ClientConnection(asyncio.Protocol):
                 break
         self._serving = False
         if self._current is None and not self._closing:
+            reader.go_on()
             self._set_reading_deadline(time.monotonic())
 
     def _answer(self, request: Request) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from llmgw.router.engine_errors import read_error
 from llmgw.router.errors import ApiError
 from llmgw.router.filters import AnswerFilter
 
@@ -67,16 +68,19 @@ class EarlyAnswer:
 class AnswerAsEvent:
     """An engine's answer that is no stream, behind a head that says it is one: told as one error event."""
 
-    __slots__ = ("_body", "_event", "_filter", "_named", "_status")
+    __slots__ = ("_body", "_event", "_filter", "_named", "_said", "status")
 
     def __init__(
-        self, status: int, filter: AnswerFilter | None, event: Callable[[ApiError], bytes], *, named: bool
+        self, said: int, filter: AnswerFilter | None, event: Callable[[ApiError], bytes], *, named: bool
     ) -> None:
-        """`filter` makes of it what it would be without that head, and `event` an event of an error.
+        """`said` is the engine's status. `filter` makes of its answer what it would be without that head, and
+        `event` an event of an error.
 
         `named`: events have a name in the API that was asked, as in Anthropic's.
         """
-        self._status = status
+        self._said = said
+        self.status = said if said >= 400 else 502
+        """What the error that is told counts as: an engine that streams nothing has failed, whatever it says."""
         self._filter = filter
         self._event = event
         self._named = named
@@ -95,27 +99,19 @@ class AnswerAsEvent:
         if self._filter is not None:
             self._body += self._filter.end()
         body = bytes(self._body)
+        message = f"The engine answered {self._said} and no stream."
         if len(body) <= ERROR_BYTES_MAX:
             try:
                 line = msgspec.json.format(body, indent=-1)
-                told = _decode(line).error
-            except msgspec.MsgspecError:
-                pass
-            else:
-                if self._named:
-                    return b"event: error\ndata: %b\n\n" % line if told else self._sentence()
-                return b"data: %b\n\n" % (line if told else b'{"error":%b}' % line)
-        return self._sentence()
+                told = bytes(_decode(line).error)
+            except (msgspec.MsgspecError, RecursionError):
+                told = b""
+            if told[:1] == b"{" and (self._filter is not None or not self._named):
+                return b"%bdata: %b\n\n" % (b"event: error\n" if self._named else b"", line)
+            if told not in (b"", b"null"):
+                message = read_error(body, self._said, "").message
+        return self.broken(ApiError(self.status, message, type="server_error", code="engine_failed"))
 
     def broken(self, error: ApiError) -> bytes:
         """Nothing of it was told: the gateway's own words are."""
         return self._event(error)
-
-    def _sentence(self) -> bytes:
-        error = ApiError(
-            self._status,
-            f"The engine answered {self._status} and no stream.",
-            type="server_error",
-            code="engine_failed",
-        )
-        return self.broken(error)

@@ -127,9 +127,8 @@ class EvenErrors:
         error = read_error(self._held, self._said, self._path)
         return self._held if error.whole else openai_body(error, self._status)
 
-    def broken(self, error: ApiError) -> bytes:
+    def broken(self, error: ApiError) -> None:
         """Nothing can be said in the middle of a body of an unknown kind."""
-        return b""
 
 
 def even_errors(head: ResponseHead, path: str) -> EvenErrors | None:

@@ -417,6 +417,7 @@ class Exchange:
         early = self._early
         if early is not None and not (head.status < 300 and head.is_event_stream):
             filter = AnswerAsEvent(head.status, filter, self._event, named=self._dialect is not None)
+            head.status = filter.status
         chunked = head.framing == CHUNKED
         if filter is not None or (request.http10 if chunked else early is not None):
             self._rewriting = Rewriting(head, filter, http10=request.http10, begun=early is not None)

@@ -30,8 +30,9 @@ class AnswerFilter(Protocol):
     def end(self) -> bytes:
         """What is left to say when the body was whole. Raises BadAnswer."""
 
-    def broken(self, error: ApiError) -> bytes:
-        """The last words of an answer that has begun and breaks off; b"" where nothing can be said."""
+    def broken(self, error: ApiError) -> bytes | None:
+        """The last words of an answer that has begun and breaks off; b"" where they were said already, None where
+        nothing can be said."""
 
 
 class Rewriting:
@@ -80,7 +81,7 @@ class Rewriting:
         if self._filter is not None:
             words = self._filter.broken(error)
         else:
-            words = b"\n\n" + event if self._head.is_event_stream else b""
-        if not words or not self._chunks:
-            return words or None
-        return b"%x\r\n%b\r\n0\r\n\r\n" % (len(words), words)
+            words = b"\n\n" + event if self._head.is_event_stream else None
+        if words is None or not self._chunks:
+            return words
+        return (b"%x\r\n%b\r\n" % (len(words), words) if words else b"") + b"0\r\n\r\n"

@@ -32,6 +32,11 @@ class Pings:
         """Its answer has begun, or nobody waits for it any more."""
         self._due.pop(pinged, None)
 
+    @property
+    def count(self) -> int:
+        """How many are reminded."""
+        return len(self._due)
+
     def sweep(self, now: float) -> None:
         """Remind those whose time has come."""
         due = self._due

@@ -119,6 +119,7 @@ class Request:
         self.content_length = 0
         self.content_type = b""
         self.expects_continue = False
+        """The client waits to be let send the body."""
         self.request_id = b""
         self.credentials: Credentials = ()
         self.caller = ANYBODY
@@ -192,7 +193,7 @@ class Request:
         self.answer_headers = b"x-request-id: %b\r\n" % self.request_id
         lines.append(self.answer_headers)
         self.lines = lines
-        self._read_target(target)
+        self.path, self.query = read_target(target)
 
     def again(self) -> Request:
         """Another request with this very head, of which nothing has happened yet, and with an id of its own."""
@@ -234,18 +235,19 @@ class Request:
             raise ApiError(417, "The only expectation that is met here is 100-continue.", code="expectation")
         self.expects_continue = not self.http10
 
-    def _read_target(self, target: bytes) -> None:
-        if not target.startswith(b"/") and target != b"*":
-            # Absolute form, as sent to proxies (RFC 9112 section 3.2.2): only the path matters here.
-            _, scheme, rest = target.partition(b"://")
-            target = b"/" + rest.partition(b"/")[2] if scheme else target
-        path, mark, query = target.partition(b"?")
-        self.path = path.decode("latin-1")
-        self.query = mark + query
-
     def upstream_target(self) -> bytes:
         """Path and query as they go to an engine. Raises ApiError (404) for a path that could climb or hide."""
         return _checked_path(self.path) + self.query
+
+
+def read_target(target: bytes) -> tuple[str, bytes]:
+    """The path that a request asks for, and its query with the mark before it."""
+    if not target.startswith(b"/") and target != b"*":
+        # Absolute form, as sent to proxies (RFC 9112 section 3.2.2): only the path matters here.
+        _, scheme, rest = target.partition(b"://")
+        target = b"/" + rest.partition(b"/")[2] if scheme else target
+    path, mark, query = target.partition(b"?")
+    return path.decode("latin-1"), mark + query
 
 
 def _new_id() -> bytes:

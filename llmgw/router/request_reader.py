@@ -16,7 +16,7 @@ from llmgw.router.caller import ANYBODY, Caller
 from llmgw.router.errors import ApiError, busy, too_large
 from llmgw.router.known_heads import KnownHeads, split_length
 from llmgw.router.limits import HEAD_BYTES_MAX, KNOWN_HEADS_MAX, PIPELINED_MAX
-from llmgw.router.request import Credentials, Request
+from llmgw.router.request import Credentials, Request, read_target
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class RequestReader:
     @property
     def path(self) -> str:
         """What the last request that was begun asks for, as far as it has come."""
-        return self._target.partition(b"?")[0].decode("latin-1")
+        return read_target(self._target)[0]
 
     @property
     def origin(self) -> bytes:
@@ -290,7 +290,13 @@ class RequestReader:
             return
         self._request = request
         self._recognise(request)
-        if request.expects_continue and not self.queue:
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Let a client send the body that it holds back, once the requests before it are out of the way."""
+        request = self._request
+        if request is not None and request.expects_continue and not self.queue:
+            request.expects_continue = False
             self._may_go_on()
 
     def on_body(self, part: bytes) -> None:

@@ -166,6 +166,22 @@ def test_a_stream_that_breaks_ends_with_anthropics_error_event(play, native: boo
     play(scenario)
 
 
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_a_translated_stream_whose_last_word_was_said_is_not_cut_when_its_engine_dies(play, version: str) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        told = chunks({"content": "a"})
+        assert told.endswith(b"data: [DONE]\n\n")
+        await fleet.serve(raw(STREAM_HEAD + chunk(told), abort=True), anthropic="translate")
+        client = await fleet.client()
+        client.send(ask(stream=True, version=version))
+        answer = await client.answer()
+        assert events(answer.body)[-1][0] == "message_stop"
+        assert b"event: error" not in answer.body
+        assert await client.rest() == b"", "the connection is closed in order"
+
+    play(scenario)
+
+
 def test_a_dead_engine_is_replaced_by_another_also_in_translation(play) -> None:
     async def scenario(fleet: Fleet) -> None:
         dead = await fleet.engine(raw(abort=True))
@@ -308,6 +324,7 @@ def test_the_anthropic_client_raises_its_own_class_with_the_engines_message(
             "request_too_large",
         ),
         (b"POST /v1/messages HTTP/1.1\r\nhost: g\r\nhost: h\r\n\r\n", 400, "invalid_request_error"),
+        (b"POST http://g/v1/messages?a=b HTTP/1.1\r\nhost: g\r\nhost: h\r\n\r\n", 400, "invalid_request_error"),
     ],
 )
 def test_the_gateways_own_errors_are_anthropics_too(play, request_: bytes, status: int, kind: str) -> None:

@@ -94,6 +94,17 @@ def test_the_extra_chunk_is_taken_out_wherever_the_answer_is_cut_in_two() -> Non
         assert (passing.meter.tokens, passing.meter.told_all) == (TOKENS, True)
 
 
+def test_the_extra_chunk_is_taken_out_when_the_engines_chunks_cut_it_and_come_together() -> None:
+    kept = b"".join(STREAM[:3]) + DONE
+    for first in range(1, len(EXTRA) - 1):
+        for second in range(first + 1, min(first + 12, len(EXTRA))):
+            passing = Passing()
+            parts = b"".join(map(chunk, cut(EXTRA, first, second)))
+            for part in [CHUNKED, *map(chunk, STREAM[:3]), parts, chunk(DONE) + b"0\r\n\r\n"]:
+                passing.give(part)
+            assert passing.payload == kept, (first, second)
+
+
 def test_what_comes_an_event_a_chunk_passes_as_it_came() -> None:
     passing = Passing()
     wire = [CHUNKED, *map(chunk, STREAM), b"0\r\n\r\n"]

@@ -206,6 +206,21 @@ def test_a_client_that_asks_before_sending_its_body_is_told_to_go_on(play) -> No
     play(scenario)
 
 
+def test_a_client_that_waits_behind_its_own_request_is_told_to_go_on_when_that_is_answered(play) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        await fleet.serve(plain())
+        client = await fleet.client()
+        head, _, body = post(headers=b"expect: 100-continue\r\n").partition(b"\r\n\r\n")
+        for earlier in (post(), b"GET /health HTTP/1.1\r\nhost: gw\r\n\r\n"):
+            client.send(earlier + head + b"\r\n\r\n")
+            assert (await client.answer()).status == 200
+            assert (await client.answer()).status == 100
+            client.send(body)
+            assert (await client.answer()).status == 200
+
+    play(scenario)
+
+
 def test_an_offer_to_speak_http_2_is_answered_in_http_1_1(play) -> None:
     async def scenario(fleet: Fleet) -> None:
         (engine,) = await fleet.serve(plain())

@@ -149,6 +149,37 @@ def test_an_engines_error_that_comes_late_is_an_event_of_the_stream(play, body: 
     play(scenario)
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"id":"c","choices":[{"message":{"content":"a"}}]}', "The engine answered 200 and no stream."),
+        (b'{"error":null}', "The engine answered 200 and no stream."),
+        (b'{"error":"too long"}', "too long"),
+        (b'{"error":{"message":"too long"}}', "too long"),
+        (b'{"a":' + b"[" * 20_000 + b"]" * 20_000 + b"}", "The engine answered 200 and no stream."),
+        (b"", "The engine answered 200 and no stream."),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_an_answer_that_is_no_stream_is_an_error_in_the_words_of_the_api(
+    play, path: str, body: bytes, message: str
+) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        _, answer = await pinged_then(fleet, plain(body), post(STREAM, path), anthropic="engine")
+        *name, data = without_comments(answer.body).strip().split(b"\n")
+        told = json.loads(data.removeprefix(b"data: "))
+        assert told["error"]["message"] == message
+        anthropics = path == "/v1/messages"
+        assert name == ([b"event: error"] if anthropics else [])
+        assert told.get("type") == ("error" if anthropics else None)
+        if anthropics:
+            assert told["error"]["type"] == "api_error"
+        assert (await fleet.outcome()).status == 502
+        assert not fleet.in_flight
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("way", ["engine", "translate"])
 def test_it_is_an_event_with_a_name_in_anthropics_api(play, way: str) -> None:
     async def scenario(fleet: Fleet) -> None:

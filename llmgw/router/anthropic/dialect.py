@@ -150,6 +150,5 @@ class _Whole:
         """The answer. Raises BadAnswer."""
         return self._turn(b"".join(self._parts))
 
-    def broken(self, error: ApiError) -> bytes:
+    def broken(self, error: ApiError) -> None:
         """Nothing of it has been said."""
-        return b""

@@ -78,7 +78,9 @@ class StreamFilter:
         return b"".join(out)
 
     def broken(self, error: ApiError) -> bytes:
-        """An error event, which ends what has begun; nothing when the last word has been said."""
+        """An error event, which ends what has begun; nothing when the last word has been said.
+
+        The answer is whole then, whatever became of its engine: it is not to be cut."""
         if self._over:
             return b""
         self._over = True

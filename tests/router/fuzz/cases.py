@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.router.fuzz.checks import check_client, check_engine, check_engine_split
+from tests.router.fuzz.dialogues import Asked, Said, askings, check_dialogue, sayings
 from tests.router.fuzz.wires import answers, cuts, damage, requests
 from tests.router.fuzz.world import FuzzLoop
 
@@ -70,4 +71,15 @@ def cases(examples: int, *, repeatable: bool) -> list[Callable[[], None]]:
     def no_answers(wires: list[bytes], at: list[int], ending: str, version: bytes, pauses: bool) -> None:
         _counted(check_engine, loop, wires, at, ending, version, pauses)
 
-    return [whole_requests, damaged_requests, no_requests, whole_answers, damaged_answers, no_answers]
+    @given_so
+    @given(
+        askings,
+        st.lists(sayings, min_size=1, max_size=3),
+        cuts,
+        st.lists(st.integers(0, 6), max_size=3),
+        st.one_of(st.none(), st.none(), st.integers(0, 8)),
+    )
+    def dialogues(asked: Asked, said: list[Said], at: list[int], pings: list[int], leaves_at: int | None) -> None:
+        _counted(check_dialogue, loop, asked, said, at, pings, leaves_at)
+
+    return [dialogues, whole_requests, damaged_requests, no_requests, whole_answers, damaged_answers, no_answers]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from hashlib import sha256
 from typing import Any, TypeVar
 
-from llmgw.messages.routes import ModelRoute, RouteEndpoint, RouteTable, TableVersion
+from llmgw.messages.routes import KeyRoute, ModelRoute, RouteEndpoint, RouteTable, TableVersion
 from llmgw.router.client import ClientConnection
 from llmgw.router.cors import Cors
 from llmgw.router.limits import Limits
@@ -94,18 +95,27 @@ class Pipe(asyncio.Transport):
             self._loop.call_soon(self._protocol.connection_lost, error)
 
 
-class World:
-    """One client connection, one model `m` with one engine, and whatever the engine says to each request."""
+KEY = b"llmgw-0123456789"
 
-    def __init__(self, loop: FuzzLoop, limits: Limits) -> None:
+
+class World:
+    """One client connection, one model `m`, and whatever its engines say to each request."""
+
+    def __init__(
+        self, loop: FuzzLoop, limits: Limits, *, engines: int = 1, keys: bool = False, **fields: Any
+    ) -> None:
+        """`keys`: clients need KEY, which may have one request at a time. `fields` are more of the route's."""
         self.loop = loop
         loop.world = self
         self.service = Service(limits, cors=Cors(["https://page.example"]))
-        endpoint = RouteEndpoint(id="e", host="192.0.2.2", port=1)
-        route = ModelRoute(name="m", endpoints=[endpoint], chunk_timeout_s=0.0)
-        self.service.apply(RouteTable(version=TableVersion("e", 1), models=[route]))
+        endpoints = [RouteEndpoint(id=f"e{n}", host="192.0.2.2", port=1, concurrency=1) for n in range(engines)]
+        route = ModelRoute(name="m", endpoints=endpoints, chunk_timeout_s=0.0, **fields)
+        key = KeyRoute(id="k", hash=sha256(KEY).digest(), concurrency=1, tokens_per_minute=10**9)
+        self.service.apply(
+            RouteTable(version=TableVersion("e", 1), models=[route], keys=[key], keys_required=keys)
+        )
         self.engines: list[Pipe] = []
-        """Connections to the engine, in order."""
+        """Connections to engines, in order."""
         self.speaking: set[asyncio.Task[None]] = set()
         """What the engine is about to say."""
         self.dial: Callable[[Pipe], None] = lambda pipe: None
@@ -150,6 +160,9 @@ class World:
         service = self.service
         assert not service.clients, "the connection neither answers nor ends"
         assert (service.bodies.held, service.overflowing) == (0, 0)
+        assert not service.pings.count
+        assert all(not caller.running for caller in service.keys._by_id.values())
+        assert not any(model.admission.waiting for model in service.table.each_model())
         for endpoint in service.table.endpoints():
             assert endpoint.outstanding == 0
             for connection in endpoint.idle:
