@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from llmgw.router.dechunk import Dechunker
-from llmgw.router.response_parser import CHUNKED, LENGTH, ResponseHead, ResponseParser
+from llmgw.router.response_parser import CHUNKED, LENGTH, ResponseHead, ResponseParser, whole_chunks
 from llmgw.router.usage_figures import Tokens, find_tokens, read_event
 
 # An event that holds the usage of a stream has some hundred bytes; one that is longer is not waited for.
@@ -23,6 +23,7 @@ KEPT_BYTES_MAX = 64 * 1024
 _BLANK = re.compile(rb"(?:\r\n|\n|\r(?=[^\n])){2}")
 _CHUNK_FRAMING = re.compile(rb"\r\n[0-9a-fA-F]{1,15}[ \t]*(?:;[^\r\n]*)?\r\n")
 _NO_OBJECT = re.compile(rb"data: ?[^ {\r\n]")
+_NAME = b'"usage"'
 _LAST_CHUNK = b"0\r\n\r\n"
 _CHUNK_BYTES = 6
 """What the framing adds to an event of less than 256 bytes."""
@@ -88,6 +89,7 @@ class StreamMeter:
         "_fresh",
         "_held",
         "_inside",
+        "_open",
         "_parser",
         "_passed",
         "_seen",
@@ -109,12 +111,14 @@ class StreamMeter:
         """The client's side stands between chunks, wherever the engine's stands."""
         self._held = b""
         """The beginning of an event that is not whole yet."""
+        self._open = b""
+        """The beginning of a chunk that is not whole yet, with its framing; then nothing else is held."""
         self._inside = False
         """The beginning of the event that is coming has been passed on: it is not the one to be taken out."""
         self._fresh = self._dechunker is not None
         """Nothing has come yet. The first is looked at, to know how large an event is."""
         self._aligned = False
-        """Nothing is held, and a chunk begins with what comes next."""
+        """Nothing is held, and a chunk begins with what comes next, which is not the first."""
         self._passed = self._seen = self._event_bytes = 0
         """Bytes that only passed, events that were looked at, and the size of one of them."""
         self.tokens: Tokens | None = None
@@ -128,27 +132,72 @@ class StreamMeter:
 
     def feed(self, data: bytes, done: bool) -> bytes:
         """What goes on to the client. `done` with the last bytes."""
-        # 0.25 microseconds. That no chunk is open is read past its property, which would cost half as much again.
-        if self._aligned and data[-4:] == _WHOLE_EVENT and data.rfind(b'"usage"') < 0 and not self._parser._left:
+        # 0.2 microseconds. That no chunk is open is read past its property, which would cost half as much again.
+        if self._aligned and data.rfind(_NAME) < 0 and not self._parser._left and self._parser.whole_events:
             self._passed += len(data)
             return data
-        return self._closely(data, done)
+        if not (self._aligned or self._fresh or self._open):
+            return self._closely(data, done, untouched=False)
+        before, self._open = self._open, b""
+        out = self._from_chunk(before + data, done, len(before))
+        return out if self._takes_out else data
 
     def give_up(self) -> bytes:
         """What is kept of an event that will never be whole, framed for the client."""
         held, self._held = self._held, b""
+        if self._open and self._dechunker is not None:
+            held, self._open = self._dechunker.feed(self._open), b""
         return b"%x\r\n%b\r\n" % (len(held), held) if held and self.rechunks else b""
 
-    def _closely(self, data: bytes, done: bool) -> bytes:
-        untouched = self._aligned or self._fresh
-        if untouched:
+    def _from_chunk(self, data: bytes, done: bool, before: int) -> bytes:
+        """What begins with a chunk, while nothing is held: whole chunks of whole events pass as they came.
+
+        So many bytes of it had come before.
+        """
+        if data == _LAST_CHUNK:
             self._fresh = False
-            if data == _LAST_CHUNK:
-                return data
-            event = self._only_event(data)
-            if event is not None:
-                self._aligned = True
-                return b"" if self._to_be_taken_out(event) else data
+            return data
+        event = self._only_event(data)
+        if event is not None:
+            self._fresh = False
+            self._aligned = True
+            return b"" if self._to_be_taken_out(event) else data
+        parser = self._parser
+        if not parser.whole_events:
+            return self._closely(data, done, untouched=True)
+        # A read that comes late is full of chunks, and cuts the last of them.
+        figures = data.find(_NAME)
+        if figures >= 0 or done:
+            end = whole_chunks(data, figures if figures >= 0 else len(data))
+        elif not parser.chunk_left:
+            end = len(data)
+        else:
+            end = before + parser.open_at if parser.open_at else 0
+        passing, rest = data[:end], data[end:]
+        if end:
+            self._pass(passing)
+        if not rest:
+            self._aligned = True
+            return passing
+        # What lacks the chunk's end and nothing else has that with the next read.
+        if figures < 0 and not done and (parser.chunk_left <= 2 or _only_begins(rest)):
+            self._aligned = False
+            self._open = rest
+            return passing
+        return passing + self._closely(rest, done, untouched=True)
+
+    def _pass(self, chunks: bytes) -> None:
+        if not self._event_bytes:
+            events = chunks.count(b"\n\n")
+            self._seen += events
+            self._event_bytes = len(chunks) // events
+        else:
+            self._passed += len(chunks)
+        self._fresh = False
+
+    def _closely(self, data: bytes, done: bool, *, untouched: bool) -> bytes:
+        """`untouched`: the client's side stands where the engine's does, before a chunk."""
+        self._fresh = False
         text = self._dechunker.feed(data) if self._dechunker is not None else data
         if self._held:
             text = self._held + text
@@ -206,7 +255,7 @@ class StreamMeter:
         if self._inside:  # the rest of one that has begun already
             self._inside = False
             return False
-        usages = event.count(b'"usage"')
+        usages = event.count(_NAME)
         if not usages:
             self._event_bytes = self._event_bytes or len(event) + _CHUNK_BYTES
             return False
@@ -221,6 +270,11 @@ class StreamMeter:
 
 
 Meter = WholeMeter | StreamMeter
+
+
+def _only_begins(chunk: bytes) -> bool:
+    """True for the beginning of a chunk in which no event ends yet, and whose event may be the extra chunk."""
+    return b"\n\n" not in chunk and b"\r\n\r\n" not in chunk and not _goes_on(chunk[chunk.find(b"\n") + 1 :])
 
 
 def _goes_on(rest: bytes) -> bool:
