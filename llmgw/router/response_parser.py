@@ -21,6 +21,8 @@ _CONTROL = bytes(code for code in (*range(32), 127) if code not in b"\t\r\n")
 _TRAILERS = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)+")
 _EVENT_END = b"\n\n\r\n"
 _WRONG_END = "sent a chunk that does not end where it said"
+LIMITS = b"x-ratelimit-"
+"""How the names of headers begin that say what is left of a client's limits."""
 _TIMEOUT = re.compile(rb"timeout\s*=\s*(\d{1,6})")
 
 _HEAD, _LENGTH, _CHUNKED, _UNTIL_CLOSE, _DONE = range(5)
@@ -37,7 +39,18 @@ class ResponseHead:
     in common may be kept there, in `lines`.
     """
 
-    __slots__ = ("framing", "headers", "keep_alive", "keep_alive_s", "length", "like", "lines", "status")
+    __slots__ = (
+        "framing",
+        "headers",
+        "is_event_stream",
+        "keep_alive",
+        "keep_alive_s",
+        "length",
+        "like",
+        "lines",
+        "says_limits",
+        "status",
+    )
 
     def __init__(self, status: int, keep_alive: bool) -> None:
         self.status = status
@@ -47,17 +60,25 @@ class ResponseHead:
         self.keep_alive = keep_alive
         self.keep_alive_s: int | None = None
         """Seconds that the engine says it keeps an idle connection."""
+        self.is_event_stream = False
+        self.says_limits = False
+        """It has headers that speak of the client's limits (x-ratelimit-…)."""
         self.like = self
         self.lines = b""
 
     def again(self, length: int) -> ResponseHead:
         """A head that differs in nothing but the length."""
-        again = ResponseHead(self.status, self.keep_alive)
+        again = ResponseHead.__new__(ResponseHead)
+        again.status = self.status
         again.headers = self.headers
-        again.framing = self.framing
-        again.length = length if self.framing == LENGTH else 0
+        again.framing = framing = self.framing
+        again.length = length if framing == LENGTH else 0
+        again.keep_alive = self.keep_alive
         again.keep_alive_s = self.keep_alive_s
+        again.is_event_stream = self.is_event_stream
+        again.says_limits = self.says_limits
         again.like = self
+        again.lines = b""
         return again
 
     def get(self, name: bytes) -> bytes:
@@ -66,10 +87,6 @@ class ResponseHead:
             if key == name:
                 return value
         return b""
-
-    @property
-    def is_event_stream(self) -> bool:
-        return self.get(b"content-type")[:17].lower() == b"text/event-stream"
 
 
 _SHORT_LINE_BYTES = 6
@@ -376,4 +393,6 @@ def _parse_head(raw: bytes) -> ResponseHead:
         head.length = int(length)
     else:
         head.keep_alive = False
+    head.is_event_stream = head.get(b"content-type")[:17].lower() == b"text/event-stream"
+    head.says_limits = any(name.startswith(LIMITS) for name, _ in head.headers)
     return head
