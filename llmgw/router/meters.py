@@ -27,6 +27,7 @@ _NAME = b'"usage"'
 _LAST_CHUNK = b"0\r\n\r\n"
 _CHUNK_BYTES = 6
 """What the framing adds to an event of less than 256 bytes."""
+_CHUNK_END_BYTES = 2
 _WHOLE_EVENT = b"\n\n\r\n"
 """How a chunk ends that ends with an event."""
 
@@ -85,6 +86,7 @@ class StreamMeter:
     __slots__ = (
         "_aligned",
         "_dechunker",
+        "_end_left",
         "_event_bytes",
         "_fresh",
         "_held",
@@ -113,6 +115,8 @@ class StreamMeter:
         """The beginning of an event that is not whole yet."""
         self._open = b""
         """The beginning of a chunk that is not whole yet, with its framing; then nothing else is held."""
+        self._end_left = 0
+        """Nothing is held, and of the open chunk only so many bytes are to come: its line end."""
         self._inside = False
         """The beginning of the event that is coming has been passed on: it is not the one to be taken out."""
         self._fresh = self._dechunker is not None
@@ -136,10 +140,13 @@ class StreamMeter:
         if self._aligned and data.rfind(_NAME) < 0 and not self._parser._left and self._parser.whole_events:
             self._passed += len(data)
             return data
-        if not (self._aligned or self._fresh or self._open):
-            return self._closely(data, done, untouched=False)
-        before, self._open = self._open, b""
-        out = self._from_chunk(before + data, done, len(before))
+        if self._aligned or self._fresh or self._open:
+            before, self._open = self._open, b""
+            out = self._from_chunk(before + data, done, len(before))
+        elif self._end_left:
+            out = self._behind_end(data, done)
+        else:
+            out = self._closely(data, done, untouched=False)
         return out if self._takes_out else data
 
     def give_up(self) -> bytes:
@@ -149,10 +156,20 @@ class StreamMeter:
             held, self._open = self._dechunker.feed(self._open), b""
         return b"%x\r\n%b\r\n" % (len(held), held) if held and self.rechunks else b""
 
+    def _behind_end(self, data: bytes, done: bool) -> bytes:
+        assert self._dechunker is not None
+        size = min(self._end_left, len(data))
+        self._dechunker.feed(data[:size])
+        self._end_left -= size
+        if self._end_left:
+            return b""
+        self._aligned = True
+        return self._from_chunk(data[size:], done, -size) if len(data) > size else b""
+
     def _from_chunk(self, data: bytes, done: bool, before: int) -> bytes:
         """What begins with a chunk, while nothing is held: whole chunks of whole events pass as they came.
 
-        So many bytes of it had come before.
+        So many bytes of it had come before; below 0, so many that came with it are left out.
         """
         if data == _LAST_CHUNK:
             self._fresh = False
@@ -179,8 +196,7 @@ class StreamMeter:
         if not rest:
             self._aligned = True
             return passing
-        # What lacks the chunk's end and nothing else has that with the next read.
-        if figures < 0 and not done and (parser.chunk_left <= 2 or _only_begins(rest)):
+        if figures < 0 and not done and _only_begins(rest):
             self._aligned = False
             self._open = rest
             return passing
@@ -227,7 +243,9 @@ class StreamMeter:
         # Of a long event that only passes by, the end is enough: usage stands there.
         self._held = rest if len(rest) <= EVENT_BYTES_MAX else rest[-EVENT_BYTES_MAX:]
         if self._dechunker is not None:
-            self._aligned = not self._held and not self._inside and not self._parser.chunk_left
+            nothing_held, left = not self._held and not self._inside, self._parser.chunk_left
+            self._aligned = nothing_held and not left
+            self._end_left = left if nothing_held and left <= _CHUNK_END_BYTES else 0
         if not self._takes_out or (untouched and (self._aligned or done)):
             return data
         out = b"".join(kept)
