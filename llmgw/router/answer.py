@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from llmgw.router.errors import REASONS
 from llmgw.router.queue import Waiter
 from llmgw.router.request import Request
-from llmgw.router.response_parser import CHUNKED, LENGTH, NONE, ResponseHead
+from llmgw.router.response_parser import CHUNKED, LENGTH, LIMITS, NONE, ResponseHead
 
 # An open chunk is filled up with line ends to send an error event behind it; beyond this the client is cut.
 FILLED_BYTES_MAX = 64 * 1024
@@ -35,7 +35,6 @@ _REPLACED = frozenset(
         b"access-control-max-age",
     )
 )
-_LIMITS = b"x-ratelimit-"
 
 
 def answer_head(
@@ -46,18 +45,22 @@ def answer_head(
     `added` are further lines, without their ends.
     """
     limits = request.answer_lines
-    lines = [_passed_on(head) if not limits else _without_limits(head)]
+    passed_on = _without_limits(head) if limits and head.says_limits else _passed_on(head)
     if head.framing == CHUNKED:
-        lines.append(b"transfer-encoding: chunked\r\n")
+        body = b"transfer-encoding: chunked\r\n"
     elif head.framing == LENGTH:
-        lines.append(b"content-length: %d\r\n" % head.length)
-    lines.append(b"%bx-llmgw-replica: %b\r\n" % (request.answer_headers, endpoint_id.encode()))
-    lines.extend(line + b"\r\n" for line in added)
-    lines.append(limits)
-    if not keep_alive:
-        lines.append(b"connection: close\r\n")
-    lines.append(b"\r\n")
-    return b"".join(lines)
+        body = b"content-length: %d\r\n" % head.length
+    else:
+        body = b""
+    return b"%b%b%bx-llmgw-replica: %b\r\n%b%b%b\r\n" % (
+        passed_on,
+        body,
+        request.answer_headers,
+        endpoint_id.encode(),
+        b"".join([line + b"\r\n" for line in added]) if added else b"",
+        limits,
+        b"" if keep_alive else b"connection: close\r\n",
+    )
 
 
 def _passed_on(head: ResponseHead) -> bytes:
@@ -80,8 +83,7 @@ def _passed_on(head: ResponseHead) -> bytes:
 
 def _without_limits(head: ResponseHead) -> bytes:
     """The same for a client whose key has limits of its own, without what the engine says of its limits."""
-    if any(name.startswith(_LIMITS) for name, _ in head.headers):
-        head.headers = [(name, value) for name, value in head.headers if not name.startswith(_LIMITS)]
+    head.headers = [(name, value) for name, value in head.headers if not name.startswith(LIMITS)]
     return _passed_on(head)
 
 

@@ -19,6 +19,9 @@ class Caller:
         self.id = id
         self.priority = priority
 
+    def check_alive(self) -> None:
+        """Raises ApiError (401) for who was known when the request's head came, and is not any more."""
+
     def may_use(self, model: str) -> bool:
         """Whether this caller may ask for the model of this name."""
         return True

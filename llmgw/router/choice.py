@@ -91,7 +91,13 @@ class Pool:
         endpoints = self.endpoints
         if not tried and endpoints:
             first, second = (self._only or self._group(now, rand)).draw(rand)
-            if first.usable(now) and second.usable(now):
+            # As `usable`, which need not be called while no breaker is open.
+            if (
+                first.outstanding < first.concurrency
+                and second.outstanding < second.concurrency
+                and (not first.breaker.open_until or first.breaker.available(now))
+                and (not second.breaker.open_until or second.breaker.available(now))
+            ):
                 one, two = first.pressure(now), second.pressure(now)
                 if one != two:
                     return first if one < two else second

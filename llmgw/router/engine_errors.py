@@ -156,6 +156,7 @@ def say_json(head: ResponseHead) -> None:
         return
     head.headers = [(name, value) for name, value in head.headers if name not in (b"content-type", b"etag")]
     head.headers.append((b"content-type", b"application/json"))
+    head.is_event_stream = False
 
 
 def _bare(status: int) -> str:

@@ -241,7 +241,8 @@ class Exchange:
             len(body),
         )
         self._asked = self._sent = True
-        self._client.deadline = min(monotonic() + self._model.route.first_byte_timeout_s, self._ends_at)
+        due, ends_at = monotonic() + self._model.route.first_byte_timeout_s, self._ends_at
+        self._client.deadline = due if due < ends_at else ends_at
         connection.send(self, head, body)
 
     async def _dial(self, connection: UpstreamConnection) -> None:
@@ -406,7 +407,8 @@ class Exchange:
         self._meter = self._usage.begin(head, self._connection.parser).feed
         now = self.first_byte_at = self._heard_at
         self._judge(endpoint, head.status, now)
-        client.deadline = min(now + self._model.route.chunk_timeout_s, self._ends_at)
+        due, ends_at = now + self._model.route.chunk_timeout_s, self._ends_at
+        client.deadline = due if due < ends_at else ends_at
         if client.paused:
             self.client_paused(True)
         self._release_body()
@@ -596,7 +598,8 @@ class Exchange:
 
     def _release_body(self) -> None:
         """The request will not be sent again."""
-        self._client.release_body(self._request)
+        if self._request.body:
+            self._client.release_body(self._request)
         self._body = b""
         if self._dialect is not None:
             self._dialect.release()

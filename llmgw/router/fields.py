@@ -23,7 +23,7 @@ MODEL_NAME_CHARS_MAX = 1024
 _ABSENT = msgspec.Raw()
 
 
-class Fields(msgspec.Struct):
+class Fields(msgspec.Struct, gc=False):
     """What is read of a body. What is raw is JSON as it came, b"" where it is absent; it is not copied."""
 
     model: str
@@ -57,7 +57,8 @@ def read_fields(body: bytes, content_type: bytes) -> Fields:
         raise ApiError(
             400, "The request body is nested too deeply to be read; flatten it.", code="invalid_json"
         ) from None
-    _checked(fields.model)
+    if not 0 < len(fields.model) <= MODEL_NAME_CHARS_MAX:
+        _checked(fields.model)
     return fields
 
 

@@ -128,7 +128,7 @@ class KeyCaller(Caller):
 
     def begin(self, model: str) -> bytes:
         """As in `Caller`. What is refused costs nothing but its count."""
-        if not self.may_use(model):
+        if self._models is not None and model not in self._models:
             raise self.not_allowed(model)
         if not self.limited:
             self.running += 1
@@ -144,10 +144,8 @@ class KeyCaller(Caller):
             raise over_limit("concurrency_exceeded", what, RUNNING_WAIT_S, self._headers(now))
         if tokens is not None and tokens.level(now) < tokens.least:
             raise self._over("tokens_per_minute_exceeded", "tokens", tokens, now)
-        if requests is not None:
-            if requests.level(now) < requests.least:
-                raise self._over("requests_per_minute_exceeded", "requests", requests, now)
-            requests.take(1, now)
+        if requests is not None and not requests.take_one(now):
+            raise self._over("requests_per_minute_exceeded", "requests", requests, now)
         self.running += 1
         return self._left()
 

@@ -109,7 +109,7 @@ class Keys:
         if request.refusal is not None:
             raise request.refusal
         caller = request.caller
-        if isinstance(caller, KeyCaller):
+        if caller is not ANYBODY:
             caller.check_alive()
         elif self.required:  # since a moment ago
             caller = self.identify(request.credentials)

@@ -6,13 +6,12 @@ length, so what a parser accepted once need not be parsed again.
 
 from __future__ import annotations
 
+import re
 from typing import Generic, TypeVar
 
 HEAD_BYTES_MAX = 2048
 """Longer ones are not remembered."""
-LENGTH_DIGITS_MAX = 12
-_NAMES = (b"ontent-Length: ", b"ontent-length: ")
-_NAME_BYTES = len(_NAMES[0])
+_LENGTH_LINE = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,12})\r\n")
 
 T = TypeVar("T")
 
@@ -22,17 +21,11 @@ def split_length(head: bytes) -> tuple[bytes, int] | None:
 
     `head` is whole lines, each with its end. None where the length is not written as everybody writes it.
     """
-    at = head.find(_NAMES[0])
-    if at < 0:
-        at = head.find(_NAMES[1])
-    begin = at + _NAME_BYTES
-    end = head.find(b"\r\n", begin)
-    digits = head[begin:end]
-    if at < 3 or head[at - 3 : at] not in (b"\r\nC", b"\r\nc") or not digits.isdigit() or end < 0:
+    found = _LENGTH_LINE.search(head)
+    if found is None:
         return None
-    if len(digits) > LENGTH_DIGITS_MAX:
-        return None
-    return head[:begin] + head[end:], int(digits)
+    begin, end = found.span(1)
+    return head[:begin] + head[end:], int(found[1])
 
 
 class KnownHeads(Generic[T]):

@@ -19,7 +19,10 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n]*)?")
 _HEADER_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = bytes(code for code in (*range(32), 127) if code not in b"\t\r\n")
 _TRAILERS = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)+")
+_EVENT_END = b"\n\n\r\n"
 _WRONG_END = "sent a chunk that does not end where it said"
+LIMITS = b"x-ratelimit-"
+"""How the names of headers begin that say what is left of a client's limits."""
 _TIMEOUT = re.compile(rb"timeout\s*=\s*(\d{1,6})")
 
 _HEAD, _LENGTH, _CHUNKED, _UNTIL_CLOSE, _DONE = range(5)
@@ -36,7 +39,18 @@ class ResponseHead:
     in common may be kept there, in `lines`.
     """
 
-    __slots__ = ("framing", "headers", "keep_alive", "keep_alive_s", "length", "like", "lines", "status")
+    __slots__ = (
+        "framing",
+        "headers",
+        "is_event_stream",
+        "keep_alive",
+        "keep_alive_s",
+        "length",
+        "like",
+        "lines",
+        "says_limits",
+        "status",
+    )
 
     def __init__(self, status: int, keep_alive: bool) -> None:
         self.status = status
@@ -46,17 +60,25 @@ class ResponseHead:
         self.keep_alive = keep_alive
         self.keep_alive_s: int | None = None
         """Seconds that the engine says it keeps an idle connection."""
+        self.is_event_stream = False
+        self.says_limits = False
+        """It has headers that speak of the client's limits (x-ratelimit-…)."""
         self.like = self
         self.lines = b""
 
     def again(self, length: int) -> ResponseHead:
         """A head that differs in nothing but the length."""
-        again = ResponseHead(self.status, self.keep_alive)
+        again = ResponseHead.__new__(ResponseHead)
+        again.status = self.status
         again.headers = self.headers
-        again.framing = self.framing
-        again.length = length if self.framing == LENGTH else 0
+        again.framing = framing = self.framing
+        again.length = length if framing == LENGTH else 0
+        again.keep_alive = self.keep_alive
         again.keep_alive_s = self.keep_alive_s
+        again.is_event_stream = self.is_event_stream
+        again.says_limits = self.says_limits
         again.like = self
+        again.lines = b""
         return again
 
     def get(self, name: bytes) -> bytes:
@@ -65,10 +87,6 @@ class ResponseHead:
             if key == name:
                 return value
         return b""
-
-    @property
-    def is_event_stream(self) -> bool:
-        return self.get(b"content-type")[:17].lower() == b"text/event-stream"
 
 
 _SHORT_LINE_BYTES = 6
@@ -82,6 +100,21 @@ def _remember_size(line: bytes, length: int) -> None:
         _known_sizes[line] = length
 
 
+def whole_chunks(data: bytes, limit: int) -> int:
+    """Where the last of the chunks ends that are whole before `limit`. `data` begins with a chunk and was parsed.
+
+    Chunks with long size lines are not looked at, nor what comes behind one.
+    """
+    end = 0
+    while True:
+        after = data.find(b"\n", end, end + _SHORT_LINE_BYTES) + 1
+        length = _known_sizes.get(data[end:after], 0)
+        following = after + length + 2
+        if not length or following > limit:
+            return end
+        end = following
+
+
 class ResponseParser:
     """One connection's answers, one at a time: `reset`, `feed` until done, `reset`.
 
@@ -90,7 +123,19 @@ class ResponseParser:
     from which it can be ended properly: see `chunk_left`.
     """
 
-    __slots__ = ("_held", "_interim_bytes", "_left", "_state", "done", "excess", "head", "received")
+    __slots__ = (
+        "_held",
+        "_interim_bytes",
+        "_left",
+        "_state",
+        "_tail",
+        "done",
+        "excess",
+        "head",
+        "open_at",
+        "received",
+        "whole_events",
+    )
 
     def __init__(self) -> None:
         self.reset()
@@ -108,6 +153,12 @@ class ResponseParser:
         self._state = _HEAD
         self._held = b""
         self._left = 0
+        self._tail = b""
+        """The last bytes of an open chunk that lacks no more than its end."""
+        self.open_at = 0
+        """Where in the bytes last handed on the open chunk begins; 0 where it began before them."""
+        self.whole_events = True
+        """Every chunk that has ended so far ended with a blank line, as engines end their events."""
 
     @property
     def reusable(self) -> bool:
@@ -199,9 +250,13 @@ class ResponseParser:
             self._held = b""
         position = self._left
         size = len(data)
+        begin = 0
         if position:
             _check_chunk_end(data, position)
+            if position <= size and self.whole_events:
+                self.whole_events = (self._tail + data[:position]).endswith(_EVENT_END)
         while position < size:
+            begin = position
             after = data.find(b"\n", position, position + _SHORT_LINE_BYTES) + 1
             length = _known_sizes.get(data[position:after], -1)
             if length < 0:
@@ -220,11 +275,16 @@ class ResponseParser:
             position = after + length + 2
             # Here and not in a function: every chunk of a stream passes this place.
             if position <= size:
-                if data[position - 2 : position] != b"\r\n":
-                    raise BadResponse(_WRONG_END)
+                if data[position - 4 : position] != _EVENT_END:
+                    if data[position - 2 : position] != b"\r\n":
+                        raise BadResponse(_WRONG_END)
+                    self.whole_events = False
             elif position == size + 1:
                 _check_chunk_end(data, position)
-        self._left = position - size
+        self._left = left = position - size
+        if left:
+            self.open_at = begin
+            self._tail = data[-4:] if left < 4 else b""
         return data
 
     def _hold_size_line(self, data: bytes, position: int) -> bytes:
@@ -333,4 +393,6 @@ def _parse_head(raw: bytes) -> ResponseHead:
         head.length = int(length)
     else:
         head.keep_alive = False
+    head.is_event_stream = head.get(b"content-type")[:17].lower() == b"text/event-stream"
+    head.says_limits = any(name.startswith(LIMITS) for name, _ in head.headers)
     return head

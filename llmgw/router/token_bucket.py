@@ -44,6 +44,14 @@ class TokenBucket:
         """What was taken was not used after all."""
         self._level = min(self.part, self.level(now) + amount)
 
+    def take_one(self, now: float) -> bool:
+        """Take one, if it is there; False if not."""
+        level = self.level(now)
+        if level < self.least:
+            return False
+        self._level = level - 1
+        return True
+
     def wait_s(self, now: float) -> float:
         """How long until something may be taken."""
         return max(0.0, self.least - self.level(now)) / self._refill

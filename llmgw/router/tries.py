@@ -30,7 +30,7 @@ class Tries:
     @property
     def retries(self) -> int:
         """Endpoints that were tried after the first."""
-        return max(0, len(self.tried) - 1)
+        return len(self.tried) - 1 if self.tried else 0
 
     def another(self, now: float, *, deaths: int = 0) -> Endpoint | None:
         """The endpoint for the next try; None when there may be none. `deaths`: so many more than are counted."""

@@ -43,10 +43,8 @@ class RequestUsage:
         """The answer's head has come: the meter that its body goes through. It may change `head`."""
         meter: Meter
         self._refused = head.status >= 400
-        if head.get(b"content-type")[:17].lower() == b"text/event-stream":
-            meter = StreamMeter(head, parser, takes_out=self._takes_out)
-        else:
-            meter = WholeMeter(head)
+        streams = head.is_event_stream
+        meter = StreamMeter(head, parser, takes_out=self._takes_out) if streams else WholeMeter(head)
         self._meter = meter
         return meter
 

@@ -175,7 +175,10 @@ def _objects(text: bytes, name: bytes) -> list[tuple[int, int]]:
 
 def _closing(text: bytes, start: int) -> int:
     """Behind the brace that closes the one at `start`; 0 where it is not there. No string in it holds a brace."""
-    limit = min(len(text), start + OBJECT_BYTES_MAX)
+    limit = start + OBJECT_BYTES_MAX
+    end = text.find(b"}", start, limit) + 1
+    if text.find(b"{", start + 1, end) < 0:
+        return end
     end = start
     while True:
         end = text.find(b"}", end, limit) + 1

@@ -59,7 +59,7 @@ def test_the_most_loaded_of_all_is_never_chosen_and_the_least_loaded_one_not_alw
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(1, 60), min_size=2, max_size=12), st.randoms(use_true_random=False))
+@given(st.lists(st.integers(1, 60), min_size=2, max_size=12), st.integers(0, 2**32).map(random.Random))
 def test_requests_that_stay_are_spread_by_capacity(capacities: list[int], generator: random.Random) -> None:
     these = pool(*capacities)
     count = sum(capacities) * 3 // 4

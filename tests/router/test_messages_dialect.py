@@ -41,6 +41,7 @@ def head(status: int = 200, content_type: bytes = b"application/json") -> Respon
     head = ResponseHead(status, keep_alive=True)
     head.framing = CHUNKED
     head.headers = [(b"content-type", content_type)]
+    head.is_event_stream = content_type == b"text/event-stream"
     return head
 
 

@@ -281,3 +281,28 @@ def test_recorded_streams_lose_their_extra_chunk_and_nothing_else(
     assert len(sent) - len(kept) == taken_out
     assert passing.meter is not None
     assert passing.meter.tokens == tokens
+
+
+def test_an_extra_chunk_whose_name_is_split_by_the_framing_is_found_within_one_read() -> None:
+    passing = Passing()
+    passing.give(CHUNKED + chunk(token("a")))
+    at = EXTRA.index(b'"usage"') + 3
+    passing.give(chunk(EXTRA[:at]) + chunk(EXTRA[at:]) + chunk(DONE))
+    passing.give(b"0\r\n\r\n")
+    assert passing.payload == token("a") + DONE
+    assert passing.meter is not None
+    assert passing.meter.tokens == TOKENS
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 1000])
+def test_a_stream_of_whole_events_keeps_its_framing_wherever_it_is_cut(size: int) -> None:
+    kept = b"".join(chunk(token(str(i))) for i in range(50))
+    wire = kept + chunk(EXTRA) + chunk(DONE) + b"0\r\n\r\n"
+    passing = Passing()
+    passing.give(CHUNKED + wire[:1])
+    for start in range(1, len(wire), size):
+        passing.give(wire[start : start + size])
+    assert passing.got[: len(kept)] == kept
+    assert passing.payload == Dechunker().feed(kept) + DONE
+    assert passing.meter is not None
+    assert passing.meter.tokens == TOKENS
