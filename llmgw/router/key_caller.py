@@ -33,6 +33,7 @@ class KeyCaller(Caller):
         "limited",
         "route",
         "running",
+        "unsettled",
     )
 
     def __init__(self, route: KeyRoute, workers: int, now: float, share: KeyShare | None = None) -> None:
@@ -48,11 +49,14 @@ class KeyCaller(Caller):
         self._concurrency: int | None = None
         self.limited = False
         """It has limits, so that what it asks for is told to the control process."""
+        self.unsettled = True
+        """It was used, or its limits changed, since it was last found to have its parts whole."""
         self.route = KeyRoute(id=route.id, hash=route.hash)
         self.update(route, now)
 
     def update(self, route: KeyRoute, now: float) -> None:
         """Take what a newer table says."""
+        self.unsettled = True
         share = self._share
         if route.concurrency != self.route.concurrency:
             self._concurrency = None if route.concurrency is None else self._even(route.concurrency)
@@ -69,6 +73,7 @@ class KeyCaller(Caller):
     def share(self, share: KeyShare | None, workers: int, now: float) -> None:
         """This router's part of the limits from now on; None: it is one of `workers` that have the same."""
         self._workers = workers
+        self.unsettled = True
         before = self._share
         self._share = share = share or KeyShare(
             requests_moved=before.requests_moved, tokens_moved=before.tokens_moved
@@ -85,6 +90,7 @@ class KeyCaller(Caller):
     def begin_moves(self) -> None:
         """Whoever divides the limits counts anew what it moves."""
         self._share = replace(self._share, requests_moved=0.0, tokens_moved=0.0)
+        self.unsettled = True
         for bucket in self._buckets():
             bucket.begin_moves()
 
@@ -110,6 +116,7 @@ class KeyCaller(Caller):
             return b""
         now = monotonic()
         self._asked += 1
+        self.unsettled = True
         requests, tokens = self._requests, self._tokens
         if self._concurrency is not None and self.running >= self._concurrency:
             what = (
@@ -135,6 +142,7 @@ class KeyCaller(Caller):
         now = monotonic()
         whole = all(bucket.level(now) >= bucket.part for bucket in self._buckets())
         if whole and not self._asked and not self.running:
+            self.unsettled = False
             return None
         demand = KeyDemand(
             requests=self._asked,

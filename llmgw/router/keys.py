@@ -113,5 +113,6 @@ class Keys:
 
     def take_demand(self) -> dict[str, KeyDemand]:
         """What each key with limits had this router do since the last call."""
-        demand = {key_id: caller.take_demand() for key_id, caller in self._by_id.items() if caller.limited}
+        used = [(key_id, caller) for key_id, caller in self._by_id.items() if caller.limited and caller.unsettled]
+        demand = {key_id: caller.take_demand() for key_id, caller in used}
         return {key_id: each for key_id, each in demand.items() if each is not None}
