@@ -382,3 +382,12 @@ def test_a_part_that_is_told_again_counts_when_its_limit_or_the_control_process_
     made.share({}, 3, now)
     made.share({}, 3, now)
     assert told(80, 10) == (80, 67)
+
+
+def test_a_key_at_rest_is_told_again_when_its_part_grows_until_that_is_whole() -> None:
+    keys = Keys(2)
+    route = KeyRoute(id="k", hash=b"h", requests_per_minute=60)
+    keys.apply(RouteTable(version=TableVersion("e", 1), keys=[route], keys_required=True), time.monotonic())
+    assert keys.take_demand() == keys.take_demand() == {}
+    keys.share({"k": KeyShare(requests_per_minute=45)}, 2, time.monotonic())
+    assert keys.take_demand()["k"].requests_left == pytest.approx(30, abs=1)

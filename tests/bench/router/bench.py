@@ -120,7 +120,9 @@ class _Bench:
                     self._options.held,
                     self._options.leavers,
                 )
-                self._rounds(setting, self._started(stack, place, environment), place)
+                targets = self._started(stack, place, environment)
+                self._rounds(setting, targets, place)
+                self._note(*(counted(target) for target in targets if isinstance(target, Gateway)))
                 if "features" in self._suites and OURS in self._names:
                     self.measurements += feature_costs(setting, place, self._options.rounds, self._say)
                 if "many-streams" in self._suites and OURS in self._names:
@@ -203,6 +205,12 @@ class _Bench:
 
     def _say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
+
+
+def counted(gateway: Gateway) -> str:
+    """A sentence on what the gateway told of its keys' usage, which shows that it was on."""
+    tokens = sum(told.prompt_tokens for told in gateway.told)
+    return f"The gateway counted {tokens:,} tokens of prompts for the key that the load came with."
 
 
 def _chosen(asked: str | None, known: list[str], option: str) -> set[str]:

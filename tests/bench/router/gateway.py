@@ -18,7 +18,15 @@ import msgspec
 from llmgw import __version__
 from llmgw.config.listeners import open_listener
 from llmgw.messages.router_files import RouterFiles, worker_name
-from llmgw.messages.routes import KeyRoute, ModelRoute, RouteEndpoint, RouteTable, TableVersion, Telemetry
+from llmgw.messages.routes import (
+    KeyRoute,
+    ModelRoute,
+    RouteEndpoint,
+    RouteTable,
+    TableVersion,
+    Telemetry,
+    UsageStored,
+)
 from llmgw.server.router_link import RouterLink
 from tests.bench.router.processes import start, wait_until
 from tests.bench.router.targets import MODEL, Place, Target, TargetError
@@ -100,12 +108,15 @@ class Told:
     statuses: Counter[int] = field(default_factory=Counter)
     dropped: int = 0
     in_flight: int = 0
+    prompt_tokens: int = 0
 
     def add(self, telemetry: Telemetry) -> None:
         self.acked = telemetry.acked
         self.in_flight = sum(telemetry.in_flight.values())
         self.dropped += telemetry.dropped
         self.statuses.update(outcome.status for outcome in telemetry.outcomes)
+        if telemetry.usage is not None:
+            self.prompt_tokens += sum(row.prompt_tokens for row in telemetry.usage.rows if row.key)
 
 
 class ControlEnd(threading.Thread):
@@ -124,12 +135,17 @@ class ControlEnd(threading.Thread):
 
     async def _read(self) -> None:
         self._link = RouterLink(
-            self._state, on_hello=lambda hello: None, on_telemetry=self.told.add, worker=self._worker
+            self._state, on_hello=lambda hello: None, on_telemetry=self._take, worker=self._worker
         )
         reading = self._loop.create_task(self._link.run())
         await self._stopped
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
+
+    def _take(self, telemetry: Telemetry) -> None:
+        self.told.add(telemetry)
+        if (usage := telemetry.usage) is not None:
+            self._link.send_stored(UsageStored(ledger=usage.ledger, number=usage.number))
 
     def publish(self, table: RouteTable) -> None:
         """Have the router route by this table, and wait until it does. Raises TargetError."""
