@@ -247,6 +247,15 @@ def test_used_keys_are_counted_and_their_last_use_is_shown(alone: Server) -> Non
     until(counted, 10)
     used_at = alone.get("keys")[0]["last_used_at"]
     assert abs(used_at - time.time()) < 60
+
+    def kept() -> bool:
+        database = sqlite3.connect(alone.state / "llmgw.db")
+        try:
+            return database.execute("SELECT last_used_at FROM api_keys").fetchone()[0] is not None
+        finally:
+            database.close()
+
+    until(kept, 10)
     alone.kill()
     alone.start_again()
     alone.wait_serving()
