@@ -128,15 +128,14 @@ class StreamMeter:
 
     def feed(self, data: bytes, done: bool) -> bytes:
         """What goes on to the client. `done` with the last bytes."""
-        # 0.35 microseconds. That no chunk is open is read past its property, which would cost half as much again.
-        # No framing stands within a word where there is one chunk, as nearly always, or each ends with an event.
-        # (The size line of a second chunk ends behind the sixth byte.)
+        # 0.25 microseconds. That no chunk is open is read past its property, which would cost half as much again.
+        # Where each chunk ends with an event, no framing stands within a word.
         if (
             self._aligned
             and data[-4:] == _WHOLE_EVENT
             and data.rfind(b'"usage"') < 0
-            and (data.find(b"\r", 6) == len(data) - 2 or data.count(b"\r") == 2 * data.count(_WHOLE_EVENT))
             and not self._parser._left
+            and self._parser.whole_events
         ):
             self._passed += len(data)
             return data

@@ -90,7 +90,17 @@ class ResponseParser:
     from which it can be ended properly: see `chunk_left`.
     """
 
-    __slots__ = ("_held", "_interim_bytes", "_left", "_state", "done", "excess", "head", "received")
+    __slots__ = (
+        "_held",
+        "_interim_bytes",
+        "_left",
+        "_state",
+        "done",
+        "excess",
+        "head",
+        "received",
+        "whole_events",
+    )
 
     def __init__(self) -> None:
         self.reset()
@@ -104,6 +114,8 @@ class ResponseParser:
         """True when any byte of an answer has come."""
         self.excess = False
         """True when bytes came after the answer's end: the connection must not be used again."""
+        self.whole_events = True
+        """Each chunk that began and ended in what was fed last ended with a blank line, as events do."""
         self._interim_bytes = 0
         self._state = _HEAD
         self._held = b""
@@ -199,6 +211,7 @@ class ResponseParser:
             self._held = b""
         position = self._left
         size = len(data)
+        self.whole_events = True
         if position:
             _check_chunk_end(data, position)
         while position < size:
@@ -220,8 +233,10 @@ class ResponseParser:
             position = after + length + 2
             # Here and not in a function: every chunk of a stream passes this place.
             if position <= size:
-                if data[position - 2 : position] != b"\r\n":
-                    raise BadResponse(_WRONG_END)
+                if data[position - 4 : position] != b"\n\n\r\n":
+                    if data[position - 2 : position] != b"\r\n":
+                        raise BadResponse(_WRONG_END)
+                    self.whole_events = False
             elif position == size + 1:
                 _check_chunk_end(data, position)
         self._left = position - size
