@@ -138,6 +138,9 @@ class ResponseParser:
     )
 
     def __init__(self) -> None:
+        self.whole_events = True
+        """Every chunk that has ended so far ended with a blank line, as engines end their events. It holds until
+        another answer begins: who is handed the last bytes of this one may be so after a `reset`."""
         self.reset()
 
     def reset(self) -> None:
@@ -157,8 +160,6 @@ class ResponseParser:
         """The last bytes of an open chunk that lacks no more than its end."""
         self.open_at = 0
         """Where in the bytes last handed on the open chunk begins; 0 where it began before them."""
-        self.whole_events = True
-        """Every chunk that has ended so far ended with a blank line, as engines end their events."""
 
     @property
     def reusable(self) -> bool:
@@ -218,11 +219,12 @@ class ResponseParser:
                 break
             self._interim_bytes += end + 4
             if self._interim_bytes > HEAD_BYTES_MAX:
-                raise BadResponse(f"its interim answers exceed {HEAD_BYTES_MAX} bytes")
+                raise BadResponse(f"sent interim answers that exceed {HEAD_BYTES_MAX} bytes")
             if head.status == 101:
-                raise BadResponse("it switched protocols without being asked")
+                raise BadResponse("switched protocols without being asked")
         self._held = b""
         self.head = head
+        self.whole_events = True
         if head.framing == CHUNKED:
             self._state = _CHUNKED
             return self._feed_chunked(data) if data else b""
@@ -265,7 +267,11 @@ class ResponseParser:
                     return self._hold_size_line(data, position)
                 length = int(match[1], 16)
                 after = match.end()
-                _remember_size(match[0], length)
+                if length == 1:
+                    # Its byte and the end of the line before it look like the end of an event.
+                    self.whole_events = False
+                else:
+                    _remember_size(match[0], length)
             if not length:
                 return self._last_chunk(data, position, after)
             if after == size:

@@ -306,3 +306,25 @@ def test_a_stream_of_whole_events_keeps_its_framing_wherever_it_is_cut(size: int
     assert passing.payload == Dechunker().feed(kept) + DONE
     assert passing.meter is not None
     assert passing.meter.tokens == TOKENS
+
+
+def test_a_line_end_that_is_a_chunk_of_its_own_is_no_event() -> None:
+    parser = ResponseParser()
+    parser.feed(CHUNKED)
+    assert parser.head is not None
+    meter = StreamMeter(parser.head, parser, takes_out=True)
+    reads = (b"1\r\n\n\r\n", b"1\r\n\n\r\n9\r\ndata: 1\n\n\r\n", b"0\r\n\r\n")
+    told = [meter.feed(parser.feed(data), parser.done) for data in reads]
+    assert not parser.whole_events
+    assert Dechunker().feed(b"".join(told)) == b"\n\ndata: 1\n\n"
+
+
+def test_a_whole_answer_is_judged_by_its_own_chunks_also_when_its_connection_serves_again() -> None:
+    parser = ResponseParser()
+    cut_in_two = b"2\r\nda\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(EXTRA) - 2, EXTRA[2:])
+    body = parser.feed(CHUNKED + cut_in_two)
+    assert parser.head is not None
+    meter = StreamMeter(parser.head, parser, takes_out=True)
+    parser.reset()
+    assert Dechunker().feed(meter.feed(body, True)) == b""
+    assert meter.tokens == TOKENS
