@@ -196,7 +196,7 @@ def test_an_agent_behind_a_tcp_proxy_is_back_at_once_when_all_connections_drop(
 ) -> None:
     fleet, proxy = behind_proxies
     before = fleet.history("node01")
-    replicas = fleet.ready()
+    replicas = [each["replica_id"] for each in fleet.ready()]
     for _ in range(3):
         accepted = proxy.accepted
         until(lambda: proxy.drop_all() > 0, 10)
@@ -207,7 +207,7 @@ def test_an_agent_behind_a_tcp_proxy_is_back_at_once_when_all_connections_drop(
     fleet.ctl("scale", "demo/small", "2")
     fleet.wait_ready(0, 2)
     fleet.ctl("scale", "demo/small", "1", "--yes")
-    until(lambda: fleet.ready() == replicas, 20, fleet.story)
+    until(lambda: [each["replica_id"] for each in fleet.ready()] == replicas, 20, fleet.story)
 
 
 @pytest.mark.scenario

@@ -28,6 +28,9 @@ class Busy:
         self.served = 0
 
     async def script(self, seen: Seen, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if seen.method == "GET":  # the server asks what it serves, which is no request of a client's
+            writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+            return
         self.running += 1
         self.most = max(self.most, self.running)
         try:
