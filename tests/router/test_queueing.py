@@ -52,6 +52,7 @@ async def behind_one(
 ) -> tuple[list[Gate], asyncio.Task[Answer]]:
     """The model `m` on engines that take one request each, and a request that is with one of them."""
     gates = [Gate() for _ in range(engines)]
+    await fleet.route()  # what the router found out of an earlier test's `m` goes with it
     await fleet.route(limited(model("m", *[await fleet.engine(gate.script) for gate in gates], **fields), 1))
     first = asyncio.create_task(fleet.ask(post(named("first"))))
     await until(lambda: any(gate.running for gate in gates), "the first is with an engine")
