@@ -100,3 +100,13 @@ def test_a_router_that_has_ended_has_nothing() -> None:
     shares.left("b")
     shares.heard("a", Telemetry(in_flight={"e": 32}, queued={"m": 99}))
     assert shares.due() == {"a": RouterShare(workers=2, number=1, endpoints={"e": 64})}
+
+
+def test_who_has_to_hear_of_something_else_hears_again_what_it_goes_by() -> None:
+    # A share is one message: without its parts in it, a change of a key's limit would take them away.
+    shares = RouterShares(2)
+    shares.joined("a", hello(workers=2, parts={"e": 53}))
+    shares.publish(table(1, e=60))
+    due = shares.due(["a", "gone"])
+    assert due == {"a": RouterShare(workers=2, number=0, endpoints={"e": 53})}
+    assert shares.due() == {}, "that was no new part, which would have to be acknowledged"
