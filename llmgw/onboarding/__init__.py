@@ -1,0 +1,1 @@
+"""From a bare machine to a serving node: a VM provisioned, a node onboarded, over the system's ssh."""

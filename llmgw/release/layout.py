@@ -1,0 +1,30 @@
+"""Where things lie on nodes and on the control host. Units, onboarding, upgrades and documents name these."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PROGRAM: Final = "/usr/local/bin/llmgw"
+"""A symlink to the program of the installed version; an upgrade replaces it by rename."""
+VERSIONS: Final = "/opt/llmgw"
+"""A folder an installed file: `/opt/llmgw/1.2.3-<12 hex digits of its SHA-256>/bin/llmgw`."""
+ETC: Final = "/etc/llmgw"
+CA: Final = "/etc/llmgw/ca.pem"
+AGENT_CONFIG: Final = "/etc/llmgw/agent.yaml"
+AGENT_CERT: Final = "/etc/llmgw/agent.pem"
+AGENT_KEY: Final = "/etc/llmgw/agent-key.pem"
+RELEASE_KEY: Final = "/etc/llmgw/release.pub"
+"""The public key (Ed25519, PEM) that releases must be signed with; put there when the node is enrolled."""
+SERVER_CONFIG: Final = "/etc/llmgw/server.yaml"
+SERVER_CERT: Final = "/etc/llmgw/server.pem"
+SERVER_KEY: Final = "/etc/llmgw/server-key.pem"
+PKI: Final = "/etc/llmgw/pki"
+"""The authority, on the host that has it."""
+AGENT_STATE: Final = "/var/lib/llmgw-agent"
+SERVER_STATE: Final = "/var/lib/llmgw"
+SERVER_USER: Final = "llmgw"
+UNITS: Final = "/etc/systemd/system"
+AGENT_UNIT: Final = "llmgw-agent.service"
+SERVER_UNIT: Final = "llmgw-server.service"
+ROUTER_UNIT: Final = "llmgw-router@.service"
+ROUTER_SOCKET: Final = "llmgw-router.socket"
