@@ -36,6 +36,9 @@ COMMANDS = {
     "agent": LazyCommand("llmgw.cli.agent", "agent", "Run a GPU node's agent."),
     "ctl": LazyCommand("llmgw.cli.ctl.main", "app", "Ask and steer a server: nodes, replicas, certificates, …"),
     "doctor": LazyCommand("llmgw.cli.doctor", "doctor", "Check this node: what is wrong, where, what to type."),
+    "provision-node": LazyCommand(
+        "llmgw.cli.provision", "provision_node", "On a Proxmox host: make a node's VM, up to its ssh."
+    ),
     "inspect": LazyCommand("llmgw.cli.inspect", "app", "Read saved output: nvidia-smi, ibnetdiscover, sysfs, …"),
     "router": LazyCommand("llmgw.cli.router", "router", "Run a router (the server starts its own)."),
     "demo": LazyCommand("llmgw.cli.demo", "demo", "A fleet of four nodes on two fabrics, on this machine."),
