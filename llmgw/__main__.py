@@ -1,8 +1,6 @@
-"""The one entry point, `llmgw`; also `python -m llmgw`, and scripts that are one command of it."""
+"""The one entry point, `llmgw`; also `python -m llmgw`."""
 
 from __future__ import annotations
-
-import sys
 
 
 def main() -> None:
@@ -10,12 +8,6 @@ def main() -> None:
     from llmgw.cli.app import run
 
     run()
-
-
-def provision_node() -> None:
-    """`llmgw-provision-node`: the same as `llmgw provision-node`."""
-    sys.argv.insert(1, "provision-node")
-    main()
 
 
 if __name__ == "__main__":

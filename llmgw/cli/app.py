@@ -96,8 +96,13 @@ def version() -> None:
     typer.echo(f"llmgw {__version__}")
 
 
-def run() -> None:
-    """Run the command line on `sys.argv` and exit: 0, 1 for a failure, 2 for a wrong command line."""
+def run(command: str | None = None) -> None:
+    """Run the command line on `sys.argv` and exit: 0, 1 for a failure, 2 for a wrong command line.
+
+    `command` is put before the arguments, for programs that are one command under a name of its own.
+    """
+    if command is not None:
+        sys.argv[1:1] = [command]
     open_standard_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal or locale that lacks a character gets a question mark, not a failure.

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 _DEFAULT_TIMEOUT_S = 300.0
 
 
+def main() -> None:
+    """`llmgw-provision-node`: the same as `llmgw provision-node`."""
+    from llmgw.cli.app import run
+
+    run("provision-node")
+
+
 def provision_node(
     vmid: Annotated[
         int, typer.Option("--vmid", metavar="N", help="A free one; an existing VM is never touched.")
@@ -72,6 +79,10 @@ def provision_node(
     no_packages: Annotated[
         bool, typer.Option("--no-packages", help="Install nothing on the node (air-gapped; no snippets needed).")
     ] = False,
+    server: Annotated[
+        str | None,
+        typer.Option("--server", metavar="URL", help="Of the control plane, for the next step's command."),
+    ] = None,
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=1, max=86400, help="For ssh to answer.")
     ] = _DEFAULT_TIMEOUT_S,
@@ -115,6 +126,7 @@ def provision_node(
         pci=tuple(pci or ()),
         hugepages=hugepages,
         packages=not no_packages,
+        server=server,
     )
     if root == Path("/") and os.geteuid() != 0:
         raise ProvisionError("Proxmox's programs need root: run this with sudo, or as root.")

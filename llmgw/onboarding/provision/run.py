@@ -29,6 +29,8 @@ from llmgw.onboarding.provision.taken import answers
 from llmgw.onboarding.provision.wanted import Wanted
 
 LOCK_TIMEOUT_S: Final = 120.0
+SERVER_UNKNOWN: Final = "https://CONTROL-HOST:8443"
+"""What the next command says for a control plane that nobody named."""
 
 
 class Provisioned(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +153,9 @@ def _wait(wanted: Wanted, proxmox: Proxmox, means: Means) -> None:
 
 def _result(wanted: Wanted, checked: Checked, plan: Plan, dry_run: bool) -> Provisioned:
     address = str(wanted.ip.ip)
-    onboard = ["llmgw", "onboard-node", "--node", wanted.name, "--addr", address, "--ssh-user", wanted.ssh_user]
+    server = wanted.server or SERVER_UNKNOWN
+    onboard = ["llmgw", "onboard-node", "--node", wanted.name, "--addr", address, "--server", server]
+    onboard += ["--ssh-user", wanted.ssh_user]
     target = f"{wanted.ssh_user}@{address}"
     port = [] if wanted.ssh_port == 22 else ["-p", str(wanted.ssh_port)]
     return Provisioned(

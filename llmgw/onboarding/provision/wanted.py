@@ -36,6 +36,7 @@ _STORAGE = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,98}[A-Za-z0-9]")
 _BRIDGE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}")
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")  # useradd(8)
 _PCI = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])(?:\.([0-7]))?", re.IGNORECASE)
+_SERVER = re.compile(r"https://[A-Za-z0-9.:\[\]_-]{1,255}/?")
 _DIGEST = {"sha256": re.compile(r"[0-9a-f]{64}"), "sha512": re.compile(r"[0-9a-f]{128}")}
 
 
@@ -83,6 +84,8 @@ class Wanted:
     pci: tuple[PciAddress, ...]
     hugepages: Pages | None
     packages: bool
+    server: str | None
+    """What the node's agent will dial; only named in what to do next."""
 
 
 def read_wanted(
@@ -106,6 +109,7 @@ def read_wanted(
     pci: tuple[str, ...] = (),
     hugepages: str | None = None,
     packages: bool = True,
+    server: str | None = None,
 ) -> Wanted:
     """The options of the command line. Raises ProvisionError with a sentence for each that is impossible."""
     wrong: list[str] = []
@@ -134,6 +138,9 @@ def read_wanted(
         pci=_read(wrong, _pci, pci),
         hugepages=_read(wrong, _hugepages, hugepages),
         packages=packages,
+        server=None
+        if server is None
+        else _read(wrong, _matching, "--server", server, _SERVER, "a URL such as https://gateway.internal:8443"),
     )
     refuse(wrong)
     refuse(_together(wanted))
