@@ -30,8 +30,12 @@ class Unreachable(ProvisionError):
     """A source that gave no answer: the network, a name, a proxy. The host may simply have no way out."""
 
 
+class NotThere(ProvisionError):
+    """A source that answers, and not with a file."""
+
+
 def fetch_text(url: str) -> str:
-    """A small file. Raises Unreachable, or ProvisionError for an answer that is none."""
+    """A small file. Raises NotThere, Unreachable or another ProvisionError."""
     with _opened(url) as response:
         text = b""
         try:
@@ -117,7 +121,7 @@ def _opened(url: str) -> Iterator[httpx.Response]:
                     at = to
                     continue
                 if response.status_code != 200:
-                    raise ProvisionError(f"{shown_url(at)} answers {response.status_code}; check the address.")
+                    raise NotThere(f"{shown_url(at)} answers {response.status_code}; check the address.")
                 yield response
                 return
     raise ProvisionError(f"{shown_url(url)} leads on more than {REDIRECTS_MAX} times; give the last address.")

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from llmgw.config.sources import shown_url
 from llmgw.onboarding.provision.errors import ProvisionError
-from llmgw.onboarding.provision.fetch import Unreachable, fetch_file, fetch_text
+from llmgw.onboarding.provision.fetch import NotThere, Unreachable, fetch_file, fetch_text
 from llmgw.onboarding.provision.wanted import Checksum, Wanted
 
 FOLDER: Final = "var/lib/vz/llmgw-images"
@@ -139,10 +139,8 @@ def _published(url: str) -> Checksum:
     for sums, kind in _SUMS:
         try:
             text = fetch_text(urljoin(url, sums))
-        except Unreachable:
-            raise
-        except ProvisionError:
-            continue  # not there
+        except NotThere:
+            continue
         if checksum := read_sums(text, name, kind):
             return checksum
     raise ProvisionError(

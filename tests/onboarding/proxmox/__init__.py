@@ -1,1 +1,1 @@
-"""A Proxmox host of the tests' own: `qm`, `pvesh`, `pvesm` and `ping` that keep state in a folder and can fail."""
+"""A Proxmox host of the tests' own: `qm`, `pvesh`, `pvesm`, `ping`, with state in a folder, that can fail."""

@@ -5,20 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
+import typer.main
+
+from llmgw.cli.provision import provision_node
+from llmgw.config.errors import SentenceError
 from tests.onboarding.proxmox.programs import GIB
 
 CHECKOUT = Path(__file__).parent.parent.parent.parent
-KEY = (
-    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl root@pve1: of the host"
-)
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl root@pve1: of the host"
 OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ6nGdxBq6Mtmr8sYI1NCFcbUaB8uvFDd3jL3Rr0WVYQ alice"
 GPU, SOUND, HCA, OTHER_HCA = "0000:41:00.0", "0000:41:00.1", "0000:61:00.0", "0000:62:00.0"
 NVME, BRIDGE_NIC = "0000:01:00.0", "0000:02:00.0"
@@ -44,7 +45,7 @@ class ProxmoxHost:
         for name in ("qm", "pvesh", "pvesm", "ping"):
             program = folder / "bin" / name
             program.write_text(
-                f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(CHECKOUT)!r})\n"
+                f"#!{sys.executable} -S\nimport sys\nsys.path.insert(0, {str(CHECKOUT)!r})\n"
                 "from tests.onboarding.proxmox.programs import main\nmain()\n"
             )
             program.chmod(0o755)
@@ -67,7 +68,11 @@ class ProxmoxHost:
         self.ssh_port(self.port)
 
     def _make_root(self) -> None:
-        for each in ("etc/pve/nodes/pve1/qemu-server", "etc/pve/nodes/pve1/lxc", "etc/pve/nodes/pve2/qemu-server"):
+        for each in (
+            "etc/pve/nodes/pve1/qemu-server",
+            "etc/pve/nodes/pve1/lxc",
+            "etc/pve/nodes/pve2/qemu-server",
+        ):
             (self.root / each).mkdir(parents=True)
         (self.root / "etc/pve/local").symlink_to("nodes/pve1")
         self.file("etc/passwd", "root:x:0:0:root:/root:/bin/bash\n")
@@ -140,7 +145,9 @@ class ProxmoxHost:
         for folder in ("root", "volumes", "running"):
             for path in sorted((self.folder / folder).rglob("*")):
                 name = str(path.relative_to(self.folder))
-                kept = name.startswith(("root/var/lib/vz/snippets", "root/var/lib/vz/llmgw-images", "root/run/lock"))
+                kept = name.startswith(
+                    ("root/var/lib/vz/snippets", "root/var/lib/vz/llmgw-images", "root/run/lock")
+                )
                 if path.is_file() and not kept:
                     found[name] = path.read_text(errors="replace")
         return found
@@ -178,11 +185,15 @@ class ProxmoxHost:
             **more,
         }
 
+    def command(self, *more: str, **options: Any) -> list[str]:
+        """`llmgw provision-node` for node05, for another process."""
+        return [sys.executable, "-m", "llmgw", "provision-node", *self.arguments(*more, **options)]
+
     def run(self, *more: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """`llmgw provision-node` for node05."""
         environment = options.pop("environment", {})
         return subprocess.run(
-            [sys.executable, "-m", "llmgw", "provision-node", *self.arguments(*more, **options)],
+            self.command(*more, **options),
             cwd=self.folder,
             env=self.environment(**environment),
             capture_output=True,
@@ -190,10 +201,24 @@ class ProxmoxHost:
             timeout=60,
         )
 
+    def refusal(self, *more: str, **options: Any) -> str:
+        """The same in this process, which is quicker: what it is refused with. Something must be wrong."""
+        command = typer.main.get_command(_app())
+        before = dict(os.environ)
+        os.environ.update(self.environment(**options.pop("environment", {})))
+        try:
+            command.main(self.arguments(*more, **options), standalone_mode=False)
+        except SentenceError as error:
+            return str(error)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        raise AssertionError("it was not refused")
+
     def start(self, *more: str) -> subprocess.Popen[str]:
         """The same, left running."""
         return subprocess.Popen(
-            [sys.executable, "-m", "llmgw", "provision-node", *self.arguments(*more)],
+            self.command(*more),
             cwd=self.folder,
             env=self.environment(),
             stdout=subprocess.PIPE,
@@ -207,9 +232,7 @@ class ProxmoxHost:
             path.unlink()
 
 
-def joined(commands: Sequence[Sequence[str]]) -> list[str]:
-    """Commands as a shell reads them."""
-    return [shlex.join(command) for command in commands]
-
-
-Prepare = Callable[[ProxmoxHost], object]
+def _app() -> typer.Typer:
+    app = typer.Typer(add_completion=False)
+    app.command()(provision_node)
+    return app

@@ -38,8 +38,12 @@ def pattern(text: str) -> Check:
     return lambda value: re.fullmatch(text, value) is not None
 
 
+_HYPHENED = ["aw_bits", "device_id", "enable_s3", "enable_s4", "freeze_fs", "host_tunnel", "import_from", "legacy_igd", "ms_cert", "phys_bits", "pre_enrolled_keys", "sub_device_id", "sub_vendor_id", "vendor_id", "x_vga"]
+
+
 def properties(default: str | None = None, **keys: Check) -> Check:
-    """`[default=]<value> [,key=<value>]`. Keyword names have underscores where the documentation has hyphens too."""
+    """`[default=]<value> [,key=<value>]`."""
+    known = {key.replace("_", "-") if key in _HYPHENED else key: judge for key, judge in keys.items()}
 
     def check(text: str) -> bool:
         seen = set()
@@ -49,7 +53,7 @@ def properties(default: str | None = None, **keys: Check) -> Check:
                 if default is None or at:
                     return False
                 key, value = default, part
-            judge = keys.get(key, keys.get(key.replace("-", "_")))
+            judge = known.get(key)
             if judge is None or key in seen or not judge(value):
                 return False
             seen.add(key)
@@ -76,7 +80,17 @@ MACHINE = properties(
 _LIMITS: dict[str, Check] = {
     f"{kind}{suffix}": number
     for kind in ("bps", "iops", "mbps")
-    for suffix in ("", "_max", "_rd", "_rd_max", "_wr", "_wr_max", "_max_length", "_rd_max_length", "_wr_max_length")
+    for suffix in (
+        "",
+        "_max",
+        "_rd",
+        "_rd_max",
+        "_wr",
+        "_wr_max",
+        "_max_length",
+        "_rd_max_length",
+        "_wr_max_length",
+    )
 }
 _DRIVE: dict[str, Check] = {
     **_LIMITS,

@@ -87,7 +87,9 @@ def qm(arguments: list[str]) -> None:
 def create(plain: list[str], options: dict[str, str]) -> None:
     vmid = plain[0]
     for path in (ROOT / "etc/pve/nodes").glob(f"*/*/{vmid}.conf"):
-        raise Failure(f"unable to create VM {vmid} - VM {vmid} already exists on node '{path.parent.parent.name}'")
+        raise Failure(
+            f"unable to create VM {vmid} - VM {vmid} already exists on node '{path.parent.parent.name}'"
+        )
     settings = dict(options)
     if settings.get("hugepages") and settings.get("numa") != "1":
         raise Failure("numa needs to be enabled to use hugepages")
@@ -272,7 +274,9 @@ def _import(path: Path) -> int:
         raise Failure(f"{path}: no such file")
     size = int.from_bytes(path.read_bytes()[24:32])
     for part in (1, 2, 4):
-        print(f"transferred {size * part / 4 / GIB:.1f} GiB of {size / GIB:.1f} GiB ({part * 25:.2f}%)", flush=True)
+        print(
+            f"transferred {size * part / 4 / GIB:.1f} GiB of {size / GIB:.1f} GiB ({part * 25:.2f}%)", flush=True
+        )
     return size
 
 
