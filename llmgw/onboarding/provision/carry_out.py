@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from queue import Empty, Full, Queue
 from threading import Thread
 from typing import Final
@@ -78,6 +77,8 @@ class Worker:
                 try:
                     line = lines.get(timeout=1.0)
                 except Empty:
+                    if process.poll() is not None:
+                        break  # it is over, and what it started has its output still open
                     line = ""
                 if line is None:
                     break
@@ -203,8 +204,3 @@ def _end(process: subprocess.Popen[str], wait_first: bool) -> None:
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=END_TIMEOUT_S)
-
-
-def lock_file_of(root: Path) -> Path:
-    """The file that two runs on one host take turns by."""
-    return root / "run/lock/llmgw-provision.lock"

@@ -146,7 +146,7 @@ class ProxmoxHost:
             for path in sorted((self.folder / folder).rglob("*")):
                 name = str(path.relative_to(self.folder))
                 kept = name.startswith(
-                    ("root/var/lib/vz/snippets", "root/var/lib/vz/llmgw-images", "root/run/lock")
+                    ("root/var/lib/vz/snippets", "root/var/lib/vz/llmgw-images", "root/run/llmgw-provision/lock")
                 )
                 if path.is_file() and not kept:
                     found[name] = path.read_text(errors="replace")
