@@ -91,7 +91,7 @@ class Worker:
                 if line.strip():
                     tail.append(line)
                 self._progress.waiting(command.doing, elapsed_s)
-            code = process.wait(timeout=END_TIMEOUT_S)
+            code = _code_of(process, name)
         except BaseException:
             with endings_ignored():
                 _end(process, wait_first=command.argv[1] == "create")
@@ -189,6 +189,14 @@ def _read_lines(process: subprocess.Popen[str]) -> Queue[str | None]:
 
     Thread(target=read, daemon=True).start()
     return lines
+
+
+def _code_of(process: subprocess.Popen[str], name: str) -> int:
+    """The exit code of a command whose output has ended."""
+    try:
+        return process.wait(timeout=END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise ProvisionError(f"`{name}` closed its output and did not end for {END_TIMEOUT_S:g} s.") from None
 
 
 def _end(process: subprocess.Popen[str], wait_first: bool) -> None:
