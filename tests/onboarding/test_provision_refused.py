@@ -300,6 +300,13 @@ def test_all_that_is_wrong_is_told_at_once(host: ProxmoxHost) -> None:
         assert part in told
 
 
+def test_nobody_is_told_to_free_the_disks_of_a_vm_that_exists(host: ProxmoxHost) -> None:
+    assert host.run().returncode == 0
+    told = host.refusal()
+    assert "--vmid 105 exists: VM 105 (node05) on pve1" in told
+    assert "pvesm free" not in told
+
+
 def test_without_proxmox_it_says_where_to_run(host: ProxmoxHost) -> None:
     for name in ("qm", "pvesh"):
         (host.folder / "bin" / name).unlink()
