@@ -11,8 +11,10 @@ from typing import Any
 
 from building.parts import Part
 
-# An identifier of SPDX has no blanks; what has operators is an expression; anything else is a name.
 _EXPRESSION = re.compile(r"[A-Za-z0-9.+-]+( (AND|OR|WITH) \(?[A-Za-z0-9.+-]+\)?)+")
+# Identifiers of SPDX that our dependencies use. The format refuses an `id` that SPDX does not have; other words
+# are a `name`.
+_IDS = {"0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT", "MIT-0", "MPL-2.0", "PSF-2.0"}
 _NAMESPACE = uuid.UUID("8a4e5c2e-6d62-5f43-9c1d-3b2f0a6d7e91")
 
 
@@ -55,7 +57,7 @@ def _component(part: Part) -> dict[str, Any]:
     if _EXPRESSION.fullmatch(part.licence):
         licences: list[dict[str, Any]] = [{"expression": part.licence}]
     else:
-        licences = [{"license": {"name": part.licence}}]
+        licences = [{"license": {"id" if part.licence in _IDS else "name": part.licence}}]
     return {
         "type": "library",
         "bom-ref": part.purl,

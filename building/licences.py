@@ -39,7 +39,7 @@ def package_part(distribution: Distribution) -> Part:
 def licence_of(distribution: Distribution) -> str:
     """What the metadata calls the licence: an SPDX expression, or else its own words."""
     metadata = distribution.metadata
-    stated = metadata.get("License-Expression") or metadata.get("License") or ""
+    stated = next((metadata[key] for key in ("License-Expression", "License") if key in metadata), "")
     if stated.strip() and len(stated) <= _LENGTH_MAX and "\n" not in stated.strip():
         return str(stated.strip())
     classifiers = [

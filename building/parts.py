@@ -10,10 +10,11 @@ import sys
 import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 from building.environment import Environment
 
-_MISSING = "see the component's own source"
+_MISSING = "as its own text says"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Part:
         """Its package URL (https://github.com/package-url/purl-spec)."""
         middle = f"{self.namespace}/" if self.namespace else ""
         name = self.name.lower().replace("_", "-") if self.kind == "pypi" else self.name
-        return f"pkg:{self.kind}/{middle}{name}@{self.version.replace('+', '%2B')}"
+        return f"pkg:{self.kind}/{middle}{name}@{quote(self.version, safe='.-_~')}"
 
 
 def python_part() -> Part:
@@ -81,7 +82,7 @@ def _packaged(path: Path) -> Part | None:
             if owner:
                 version = _said("dpkg-query", "-W", "-f=${Version}", owner).strip()
                 text = Path("/usr/share/doc") / owner / "copyright"
-                texts = (text,) if text.is_file() else ()
+                texts = tuple(one for one in [text] if one.is_file())
                 return Part("deb", owner, version, _MISSING, texts, namespace="debian")
     if shutil.which("rpm"):
         said = _said("rpm", "-qf", "--qf", r"%{NAME}\t%{VERSION}-%{RELEASE}\t%{LICENSE}\n", str(real))
