@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from building.sign import main as sign
+from scripts.building.sign import main as sign
 from tests.release.made_up_release import folder_tarball, sha256
 
 

@@ -44,7 +44,7 @@ def building(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys") / "made"
-    assert building("building.sign", "new-key", folder).returncode == 0
+    assert building("scripts.building.sign", "new-key", folder).returncode == 0
     return folder
 
 
@@ -52,7 +52,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def dist(tmp_path_factory: pytest.TempPathFactory, keys: Path) -> Path:
     """Everything, signed. The environment that is frozen is kept in build/, as for a contributor."""
     out = tmp_path_factory.mktemp("release") / "dist"
-    done = building("building", "--out", out, "--sign", keys / "release-key.pem")
+    done = building("scripts.building", "--out", out, "--sign", keys / "release-key.pem")
     if "needs a package index" in done.stderr or "could not fetch" in done.stderr:
         pytest.skip("no package index can be reached from here")
     assert done.returncode == 0, done.stderr

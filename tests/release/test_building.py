@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from building.bom import bill_of_materials
-from building.glibc import needed_glibc
-from building.licences import package_part, write_licences
-from building.parts import Part
-from building.sign import main as sign
-from building.single import write_single
-from building.tarballs import pack
-from hatch_build import commit_of
 from llmgw.release.files import Kind, name_of
 from llmgw.release.install import script
+from scripts.building.bom import bill_of_materials
+from scripts.building.glibc import needed_glibc
+from scripts.building.hatch_build import commit_of
+from scripts.building.licences import package_part, write_licences
+from scripts.building.parts import Part
+from scripts.building.sign import main as sign
+from scripts.building.single import write_single
+from scripts.building.tarballs import pack
 from tests.release.made_up_release import MACHINE, folder_tarball, sha256
 
 ECHO = '#!/bin/sh\n[ "$1" != --version ] || exec echo llmgw {version}\necho "$0 runs $*"\n'
@@ -228,7 +228,7 @@ def test_a_wrong_wish_builds_nothing(tmp_path: Path) -> None:
         (["--only", "wheel", "--out", str(tmp_path / "d"), "--sign", "/no/key"], "/no/key cannot be read"),
     ):
         done = subprocess.run(
-            [sys.executable, "-m", "building", *arguments], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "scripts.building", *arguments], capture_output=True, text=True, check=False
         )
         assert done.returncode != 0
         assert words in done.stderr

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from building.single import write_single
 from llmgw.release.files import Kind, name_of
 from llmgw.release.install import script
+from scripts.building.single import write_single
 from tests.release.made_up_release import MACHINE, folder_tarball, sha256, wheel, wheels_tarball
 
 Done = subprocess.CompletedProcess[str]

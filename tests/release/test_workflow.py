@@ -46,7 +46,7 @@ def test_every_kind_is_built_once(workflow: dict[Any, Any]) -> None:
         for kind in found.split(",")
     ]
     help_ = subprocess.run(
-        [sys.executable, "-m", "building", "--help"], capture_output=True, text=True, check=True, cwd=ROOT
+        [sys.executable, "-m", "scripts.building", "--help"], capture_output=True, text=True, check=True, cwd=ROOT
     ).stdout
     assert sorted(kinds) == sorted(["sdist", "wheel", "wheels", "folder", "single"])
     assert all(kind in help_ for kind in kinds)
@@ -84,7 +84,7 @@ def test_only_publishing_may_write_and_sees_the_key(workflow: dict[Any, Any]) ->
 
 def test_the_record_of_glibc_is_looked_at_as_the_single_file_has_it(workflow: dict[Any, Any]) -> None:
     (pattern,) = re.findall(r"grep -a -x '(.*)'", "\n".join(commands(workflow)))
-    head = (ROOT / "building/single.sh").read_text()
+    head = (ROOT / "scripts/building/single.sh").read_text()
     for version, fits in (("2.17", True), ("2.28", True), ("2.29", False), ("2.36", False)):
         done = subprocess.run(
             ["grep", "-a", "-x", pattern], input=head.replace("@GLIBC@", version), text=True, capture_output=True

@@ -10,7 +10,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PLACE = "llmgw/_commit"
-SOURCES = ("llmgw", "migrations", "examples", "building", "pyproject.toml", "hatch_build.py")
+SOURCES = ("llmgw", "migrations", "examples", "scripts/building", "pyproject.toml")
 
 
 class CommitHook(BuildHookInterface[Any]):

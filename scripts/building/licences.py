@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import Distribution
 from pathlib import Path
 
-from building.parts import Part
+from scripts.building.parts import Part
 
 _TEXT = re.compile(r"(LICEN[CS]E|COPYING|NOTICE|AUTHORS|COPYRIGHT)", re.IGNORECASE)
 _LENGTH_MAX = 80

@@ -10,18 +10,19 @@ import sys
 import time
 from pathlib import Path
 
-from building.environment import make_environment
-from building.frozen import build_frozen
-from building.problem import BuildError, run_logged
-from building.record import Made
-from building.sums import read_private_key, sign_files, write_sums
-from building.wheels import build_wheels
 from hatch_build import commit_of
+
 from llmgw import __version__
 from llmgw.config.errors import SentenceError
 from llmgw.release.files import Kind, name_of
+from scripts.building.environment import make_environment
+from scripts.building.frozen import build_frozen
+from scripts.building.problem import BuildError, run_logged
+from scripts.building.record import Made
+from scripts.building.sums import read_private_key, sign_files, write_sums
+from scripts.building.wheels import build_wheels
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 KINDS = ("sdist", "wheel", "wheels", "folder", "single")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
-from building.problem import run_logged
+from scripts.building.problem import run_logged
 
 TOOLS = ("pip", "setuptools", "wheel")
 """What a venv brings, and no release holds."""

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from building.sums import read_private_key, sign_files, write_new_key, write_sums
 from llmgw.config.errors import SentenceError
+from scripts.building.sums import read_private_key, sign_files, write_new_key, write_sums
 
 
 def main(arguments: list[str]) -> int:

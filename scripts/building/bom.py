@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from building.parts import Part
+from scripts.building.parts import Part
 
 _EXPRESSION = re.compile(r"[A-Za-z0-9.+-]+( (AND|OR|WITH) \(?[A-Za-z0-9.+-]+\)?)+")
 # Identifiers of SPDX that our dependencies use. The format refuses an `id` that SPDX does not have; other words

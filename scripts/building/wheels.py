@@ -7,14 +7,14 @@ import sys
 from importlib.metadata import Distribution
 from pathlib import Path
 
-from building.bom import bill_of_materials
-from building.environment import Environment
-from building.glibc import files_in_wheels, needed_glibc
-from building.licences import package_part, write_licences
-from building.problem import run_logged
-from building.record import Made
-from building.tarballs import pack
 from llmgw.release.files import Kind, name_of
+from scripts.building.bom import bill_of_materials
+from scripts.building.environment import Environment
+from scripts.building.glibc import files_in_wheels, needed_glibc
+from scripts.building.licences import package_part, write_licences
+from scripts.building.problem import run_logged
+from scripts.building.record import Made
+from scripts.building.tarballs import pack
 
 
 def build_wheels(made: Made, environment: Environment, wheel: Path) -> list[Path]:

@@ -6,16 +6,16 @@ import os
 import shutil
 from pathlib import Path
 
-from building.bom import bill_of_materials
-from building.environment import Environment
-from building.glibc import files_below, needed_glibc
-from building.licences import package_part, write_licences
-from building.parts import bootloader_part, library_parts, python_part
-from building.problem import run_logged
-from building.record import Made
-from building.single import write_single
-from building.tarballs import pack
 from llmgw.release.files import Kind, name_of
+from scripts.building.bom import bill_of_materials
+from scripts.building.environment import Environment
+from scripts.building.glibc import files_below, needed_glibc
+from scripts.building.licences import package_part, write_licences
+from scripts.building.parts import bootloader_part, library_parts, python_part
+from scripts.building.problem import run_logged
+from scripts.building.record import Made
+from scripts.building.single import write_single
+from scripts.building.tarballs import pack
 
 SPEC = Path(__file__).with_name("llmgw.spec")
 

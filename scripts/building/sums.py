@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from building.problem import BuildError
 from llmgw.release.files import ReleaseError, read_name
 from llmgw.release.signature import digest, sign
+from scripts.building.problem import BuildError
 
 SUMS = "SHA256SUMS"
 

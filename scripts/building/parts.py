@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-from building.environment import Environment
+from scripts.building.environment import Environment
 
 _MISSING = "as its own text says"
 
