@@ -42,10 +42,12 @@ def server(
         context.obj = config
         return
     from llmgw.cli.logs import set_up_logs
+    from llmgw.cli.unit_exit import reading_configuration
     from llmgw.config.load import load_server_config
 
     path = config or default_path()
-    loaded = load_server_config(path, os.environ)
+    with reading_configuration(os.environ):
+        loaded = load_server_config(path, os.environ)
     if check:
         typer.echo(f"{path or 'the built-in configuration'}: good")
         return
