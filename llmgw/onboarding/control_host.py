@@ -101,6 +101,7 @@ def install(
         credentials.authority,
         credentials.install,
         lambda: control_files.write_configuration(host, text),
+        lambda: control_services.leave_old_address(host, units),
         units.write,
         lambda: control_services.reload_and_enable(host, units),
         lambda: control_services.start(host, units),

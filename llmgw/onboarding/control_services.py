@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from llmgw.config.addresses import split_host_port
 from llmgw.config.listeners import listening_process
 from llmgw.config.server import ServerConfig
-from llmgw.onboarding.control_units import Units, stream_address
+from llmgw.onboarding.control_units import Units, enabled_routers, router_unit, stream_address
 from llmgw.onboarding.local_host import Action, ControlHostError, LocalHost
 from llmgw.release.layout import ROUTER_SOCKET, SERVER_UNIT
 
@@ -52,6 +52,23 @@ def refuse_busy_ports(host: LocalHost, config: ServerConfig) -> None:
             )
 
 
+def leave_old_address(host: LocalHost, units: Units) -> list[Action]:
+    """Close a socket that listens elsewhere than it should, before systemd reads its unit again.
+
+    systemd restarts no socket whose service runs, and one that is reloaded with another address while it is open
+    has none of the two afterwards (seen with systemd 252).
+    """
+    state = states(host, [ROUTER_SOCKET])[ROUTER_SOCKET]
+    if state.get("ActiveState") != "active" or _listens(state, units.listen):
+        return []
+    routers = dict.fromkeys([*units.names_of_routers, *(router_unit(n) for n in enabled_routers(host))])
+    argv = ["systemctl", "stop", "--", ROUTER_SOCKET, *routers]
+    what = (
+        f"end the routers, for which their requests are let end, and close their socket, to open {units.listen}"
+    )
+    return [_systemctl(host, what, argv)]
+
+
 def reload_and_enable(host: LocalHost, units: Units) -> list[Action]:
     """Have systemd read what was written, and start it with the machine."""
     actions: list[Action] = []
@@ -71,19 +88,10 @@ def start(host: LocalHost, units: Units) -> list[Action]:
     now = states(host, units.names)
     surplus = units.surplus()
     actions: list[Action] = []
-    moved = now[ROUTER_SOCKET].get("ActiveState") == "active" and not _listens(now[ROUTER_SOCKET], units.listen)
-    if moved:
-        # systemd does not restart a socket whose service runs.
-        stop = ["systemctl", "stop", "--", *units.names_of_routers, *surplus, ROUTER_SOCKET]
-        what = f"end the routers and close the old socket, to listen on {units.listen} instead"
-        actions.append(_systemctl(host, what, stop))
-    if moved or now[ROUTER_SOCKET].get("ActiveState") != "active":
-        actions.append(_start(host, ROUTER_SOCKET, "start"))
-    for unit in units.names[1:]:
-        ended = moved and unit in units.names_of_routers
-        if ended or now[unit].get("ActiveState") not in ("active", "reloading"):
+    for unit in units.names:
+        if now[unit].get("ActiveState") not in ("active", "reloading"):
             actions.append(_start(host, unit, "start"))
-        elif _is_older(host, units, unit, now[unit]):
+        elif unit != ROUTER_SOCKET and _is_older(host, units, unit, now[unit]):
             actions.append(_start(host, unit, "restart"))
     actions += [
         _systemctl(host, f"end {unit}, which is one too many", ["systemctl", "disable", "--now", "--quiet", unit])
