@@ -10,13 +10,12 @@ import sys
 import time
 from pathlib import Path
 
-from hatch_build import commit_of
-
 from llmgw import __version__
 from llmgw.config.errors import SentenceError
 from llmgw.release.files import Kind, name_of
 from scripts.building.environment import make_environment
 from scripts.building.frozen import build_frozen
+from scripts.building.hatch_build import commit_of
 from scripts.building.problem import BuildError, run_logged
 from scripts.building.record import Made
 from scripts.building.sums import read_private_key, sign_files, write_sums
