@@ -11,6 +11,9 @@ from typing import Annotated
 
 import typer
 
+from llmgw.cli.server_backup import backup
+from llmgw.cli.server_restore import restore
+
 DEFAULT_PATHS = (Path("server.yaml"), Path("/etc/llmgw/server.yaml"))
 
 app = typer.Typer(
@@ -59,3 +62,7 @@ def server(
 def default_path() -> Path | None:
     """The configuration that a server has which was told none."""
     return next((path for path in DEFAULT_PATHS if path.exists()), None)
+
+
+app.command("backup")(backup)
+app.command("restore")(restore)
