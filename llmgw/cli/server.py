@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from llmgw.cli.server_backup import backup
+from llmgw.cli.server_install import install
 from llmgw.cli.server_restore import restore
 
 DEFAULT_PATHS = (Path("server.yaml"), Path("/etc/llmgw/server.yaml"))
@@ -45,10 +46,12 @@ def server(
         context.obj = config
         return
     from llmgw.cli.logs import set_up_logs
+    from llmgw.cli.unit_exit import reading_configuration
     from llmgw.config.load import load_server_config
 
     path = config or default_path()
-    loaded = load_server_config(path, os.environ)
+    with reading_configuration(os.environ):
+        loaded = load_server_config(path, os.environ)
     if check:
         typer.echo(f"{path or 'the built-in configuration'}: good")
         return
@@ -64,5 +67,6 @@ def default_path() -> Path | None:
     return next((path for path in DEFAULT_PATHS if path.exists()), None)
 
 
+app.command("install")(install)
 app.command("backup")(backup)
 app.command("restore")(restore)

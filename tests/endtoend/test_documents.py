@@ -29,9 +29,11 @@ ELSEWHERE = re.compile(
 # They name another host.
 OTHER_HOST = re.compile(r"export LLMGW_CTL_")
 # They change the machine, or ask its systemd: nothing for a test, least of all one that runs as root.
-MACHINE = re.compile(r"(useradd|systemctl|install) ")
+MACHINE = re.compile(r"(useradd|systemctl|journalctl|install) ")
 # Ours that change machines, or the fleet for good: only their options are looked up. Other tests run them.
-HELP_ONLY = re.compile(r"llmgw (server install|provision-node|onboard-node|ctl node remove|ctl upgrade) ")
+HELP_ONLY = re.compile(
+    r"(?:\S*bin/)?llmgw (server install|provision-node|onboard-node|ctl node remove|ctl upgrade)(?: |$)"
+)
 # What is run here stays in the test's folder and fleet. Everything that is not named is refused, not tried.
 HERE = re.compile(r"(\.venv/bin/)?llmgw |curl |token=\$\(python3 |hardware/nvidia-smi ")
 
