@@ -33,8 +33,8 @@ _PIECE_BYTES = 256 * 1024
 _ADDRESS = re.compile(r"[A-Za-z0-9_\[:][A-Za-z0-9_.:%\[\]-]{0,254}")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}")
 
-# Words for any login shell: no exclamation mark and no newline, which csh would read within quotes. The script and
-# its files come on standard input; a connection that breaks ends tar, and so the folder.
+# Words for any login shell: no exclamation mark and no newline, which csh would read within quotes. The script
+# and its files come on standard input; a connection that breaks ends tar, and so the folder.
 _BOOTSTRAP = (
     "umask 077; LC_ALL=C; export LC_ALL; "
     "d=$(mktemp -d {base}/llmgw-onboard.XXXXXXXX) || d=$(mktemp -d /tmp/llmgw-onboard.XXXXXXXX) || exit 73; "
@@ -118,7 +118,7 @@ class Ssh:
         Raises OnboardError with what ssh or sudo says against it, in a sentence.
         """
         if self._asks_about_new_keys():
-            # An unknown key is remembered, as provisioning leaves one behind; a changed key is refused by this, too.
+            # An unknown key is remembered, as a new machine has one; a changed one is refused by this, too.
             self._options += ["-o", "StrictHostKeyChecking=accept-new"]
         code, out, said = self._run(f"sh -c '{_WHO}'", None, CONNECT_TIMEOUT_S * 4)
         if code == SSH_FAILED:

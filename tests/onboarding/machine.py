@@ -1,0 +1,197 @@
+"""A machine to onboard, below a folder: what the scripts find there, stand-ins for the programs that would change
+this host, and an `ssh` that runs commands as if on it and can fail as OpenSSH does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+from llmgw import __version__
+from llmgw.release.files import Kind, name_of
+
+REPOSITORY = Path(__file__).parents[2]
+_SSH = r"""#!/bin/sh
+# ssh of the tests: the command that stands last runs here, on the machine below LLMGW_TEST_MACHINE.
+machine=$LLMGW_TEST_MACHINE
+for word in "$@"; do last=$word; done
+printf '%s\n' "$*" >>"$machine/ssh.log"
+case " $* " in
+  *" -G "*) echo "stricthostkeychecking ${LLMGW_TEST_STRICT:-ask}"; exit 0 ;;
+  *" -O "*) exit 0 ;;
+esac
+if [ -f "$machine/ssh-fails" ]; then cat "$machine/ssh-fails" >&2; exit 255; fi
+if [ -f "$machine/breaks-at" ]; then
+  count=$(($(cat "$machine/breaks-at") - 1))
+  echo "$count" >"$machine/breaks-at"
+  if [ "$count" = 0 ]; then
+    rm "$machine/breaks-at"
+    # Half of what is sent arrives, and nothing of the answer.
+    head -c 2000 | LLMGW_ROOT=$machine/root PATH=$machine/bin:$PATH sh -c "$last" >/dev/null 2>&1
+    echo "client_loop: send disconnect: Broken pipe" >&2
+    exit 255
+  fi
+fi
+LLMGW_ROOT=$machine/root PATH=$machine/bin:$PATH exec sh -c "$last"
+"""
+_SYSTEMCTL = r"""#!/bin/sh
+# systemctl of the tests: keeps state, and runs the agent of the machine where it is asked to.
+machine=${LLMGW_ROOT%/root}
+printf '%s\n' "$*" >>"$machine/systemctl.log"
+agent="$machine/agent.pid"
+running() { [ -f "$agent" ] && kill -0 "$(cat "$agent")" 2>/dev/null; }
+begin() {
+  rm -f "$machine/failed"
+  if [ -f "$machine/runs-agents" ]; then
+    root=$LLMGW_ROOT
+    "$root/usr/local/bin/llmgw" agent --config "$root/etc/llmgw/agent.yaml" </dev/null >>"$machine/agent.log" 2>&1 &
+    echo $! >"$agent"
+  elif [ -f "$machine/agent-fails" ]; then
+    touch "$machine/failed"
+  else
+    touch "$machine/active"
+  fi
+}
+end() { rm -f "$machine/active"; if running; then kill "$(cat "$agent")"; fi; }
+case " $* " in
+  *" is-active "*)
+    if [ -f "$machine/failed" ]; then echo failed; exit 3; fi
+    if running || [ -f "$machine/active" ]; then echo active; else echo inactive; exit 3; fi ;;
+  *" is-enabled "*) if [ -f "$machine/enabled" ]; then echo enabled; else echo disabled; exit 1; fi ;;
+  *" enable "*) touch "$machine/enabled" ;;
+  *" restart "*) end; begin ;;
+  *" start "*) begin ;;
+esac
+exit 0
+"""
+_UNAME = r"""#!/bin/sh
+machine=${LLMGW_ROOT%/root}
+case "$1" in
+  -n) cat "$machine/hostname" ;;
+  -m) cat "$machine/machine" ;;
+  *) exec /usr/bin/uname "$@" ;;
+esac
+"""
+_IP = r"""#!/bin/sh
+n=1
+while read -r interface address; do
+  echo "$n: $interface    inet $address/24 brd 0.0.0.0 scope global $interface"
+  n=$((n + 1))
+done <"${LLMGW_ROOT%/root}/addresses"
+"""
+_DATE = r"""#!/bin/sh
+if [ "$*" = +%s ]; then echo $(($(/usr/bin/date +%s) + $(cat "${LLMGW_ROOT%/root}/clock"))); else exec /usr/bin/date "$@"; fi
+"""
+_TRUST = r"""#!/bin/sh
+echo "$(basename "$0") $*" >>"${LLMGW_ROOT%/root}/trust.log"
+"""
+_JOURNAL = r"""#!/bin/sh
+cat "${LLMGW_ROOT%/root}/agent.log" 2>/dev/null || echo "-- No entries --"
+"""
+_SINGLE = """#!/bin/sh
+# A release in one file, as far as install.sh knows one: it unpacks itself.
+[ "$1" = --unpack ] || exit 2
+mkdir -p "$2/bin"
+cat >"$2/bin/llmgw" <<'END'
+#!/bin/sh
+etc=$LLMGW_ROOT/etc/llmgw
+export LLMGW_AGENT__TLS__CA=$etc/ca.pem LLMGW_AGENT__TLS__CERT=$etc/agent.pem LLMGW_AGENT__TLS__KEY=$etc/agent-key.pem
+export LLMGW_AGENT__SUPERVISOR__WORK_DIR=$LLMGW_ROOT/var/lib/llmgw-agent PYTHONPATH={repository}
+exec {python} -m llmgw "$@"
+END
+chmod 755 "$2/bin/llmgw"
+# {mark}
+"""
+
+
+class Machine:
+    """A bare machine called `node`, at 127.0.0.1, below `folder`."""
+
+    def __init__(self, folder: Path, node: str = "node01", address: str = "127.0.0.1") -> None:
+        self.folder = folder
+        self.root = folder / "root"
+        self.node = node
+        self.address = address
+        for place in ("etc", "opt", "run/systemd/system", "usr/local/bin", "var/tmp", "var/lib"):
+            (self.root / place).mkdir(parents=True)
+        (self.root / "etc" / "os-release").write_text('PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n')
+        (folder / "hostname").write_text(f"{node}\n")
+        (folder / "machine").write_text(f"{platform.machine()}\n")
+        (folder / "addresses").write_text(f"lo 127.0.0.1\neno1 {address}\n")
+        (folder / "clock").write_text("0\n")
+        self.path = folder / "path"
+        _program(self.path / "ssh", _SSH)
+        for name, text in {
+            "systemctl": _SYSTEMCTL,
+            "uname": _UNAME,
+            "ip": _IP,
+            "date": _DATE,
+            "update-ca-certificates": _TRUST,
+            "journalctl": _JOURNAL,
+        }.items():
+            _program(folder / "bin" / name, text)
+
+    def release(self, mark: str = "", version: str = __version__) -> Path:
+        """A file of a release in one file; another `mark` makes it another one of the same version."""
+        path = self.folder / f"release{mark}" / name_of(Kind.SINGLE, version, platform.machine())
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(_SINGLE.format(repository=REPOSITORY, python=sys.executable, mark=mark))
+        return path
+
+    def etc(self, name: str) -> Path:
+        return self.root / "etc" / "llmgw" / name
+
+    def log(self, name: str) -> list[str]:
+        path = self.folder / f"{name}.log"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def restarts(self) -> int:
+        """How often the agent was started or restarted."""
+        return sum(" restart " in f" {line} " or " start " in f" {line} " for line in self.log("systemctl"))
+
+    def left_behind(self) -> list[str]:
+        """What of a run lies where temporary folders are made."""
+        return [
+            str(path)
+            for folder in ("/run", "/tmp", "/var/tmp")
+            for path in Path(folder).glob("llmgw-onboard.*")
+            if path.name != "llmgw-onboard.lock"
+        ]
+
+    def onboard(
+        self, pki: Path, *options: str, program: bool = True, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """`llmgw onboard-node` as a process, through the `ssh` of the tests."""
+        command = [sys.executable, "-m", "llmgw", "onboard-node", "--node", self.node, "--addr", self.address]
+        command += ["--pki", str(pki), *(["--binary", str(self.release())] if program else [])]
+        if not any(option == "--wait" for option in options):
+            command += ["--wait", "0"]
+        return subprocess.run(
+            [*command, *options], env=self.env(**env), capture_output=True, text=True, timeout=100, check=False
+        )
+
+    def env(self, **more: str) -> dict[str, str]:
+        return {
+            "PATH": f"{self.path}:{os.environ['PATH']}",
+            "HOME": str(self.folder),
+            "PYTHONPATH": str(REPOSITORY),
+            "LLMGW_TEST_MACHINE": str(self.folder),
+            "LLMGW_DEBUG": "1",
+            **more,
+        }
+
+
+def report_of(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    """What `-o json` printed."""
+    report: dict[str, object] = json.loads(done.stdout)
+    return report
+
+
+def _program(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
