@@ -7,7 +7,7 @@ was=$(systemctl is-active llmgw-agent.service 2>/dev/null)
 if [ -f "$due" ] || [ "$was" != active ]; then
   systemctl daemon-reload
   systemctl reset-failed llmgw-agent.service 2>/dev/null
-  systemctl --no-block restart llmgw-agent.service 2>"$1/start.err" || die "$(cat "$1/start.err")"
+  systemctl --no-block restart llmgw-agent.service 9>&- 2>"$1/start.err" || die "$(cat "$1/start.err")"
   rm -f "$due"
   if [ "$was" = active ]; then echo "changed restarted"; else echo "changed started"; fi
 else

@@ -48,7 +48,8 @@ begin() {
   rm -f "$machine/failed"
   if [ -f "$machine/runs-agents" ]; then
     root=$LLMGW_ROOT
-    "$root/usr/local/bin/llmgw" agent --config "$root/etc/llmgw/agent.yaml" </dev/null >>"$machine/agent.log" 2>&1 &
+    program=$root/usr/local/bin/llmgw
+    "$program" agent --config "$root/etc/llmgw/agent.yaml" </dev/null >>"$machine/agent.log" 2>&1 &
     echo $! >"$agent"
   elif [ -f "$machine/agent-fails" ]; then
     touch "$machine/failed"
@@ -84,7 +85,8 @@ while read -r interface address; do
 done <"${LLMGW_ROOT%/root}/addresses"
 """
 _DATE = r"""#!/bin/sh
-if [ "$*" = +%s ]; then echo $(($(/usr/bin/date +%s) + $(cat "${LLMGW_ROOT%/root}/clock"))); else exec /usr/bin/date "$@"; fi
+[ "$*" = +%s ] || exec /usr/bin/date "$@"
+echo $(($(/usr/bin/date +%s) + $(cat "${LLMGW_ROOT%/root}/clock")))
 """
 _TRUST = r"""#!/bin/sh
 echo "$(basename "$0") $*" >>"${LLMGW_ROOT%/root}/trust.log"
@@ -99,7 +101,8 @@ mkdir -p "$2/bin"
 cat >"$2/bin/llmgw" <<'END'
 #!/bin/sh
 etc=$LLMGW_ROOT/etc/llmgw
-export LLMGW_AGENT__TLS__CA=$etc/ca.pem LLMGW_AGENT__TLS__CERT=$etc/agent.pem LLMGW_AGENT__TLS__KEY=$etc/agent-key.pem
+export LLMGW_AGENT__TLS__CA=$etc/ca.pem
+export LLMGW_AGENT__TLS__CERT=$etc/agent.pem LLMGW_AGENT__TLS__KEY=$etc/agent-key.pem
 export LLMGW_AGENT__SUPERVISOR__WORK_DIR=$LLMGW_ROOT/var/lib/llmgw-agent PYTHONPATH={repository}
 exec {python} -m llmgw "$@"
 END
