@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +83,7 @@ class Ssh:
         self._folder: Path | None = None
         self._become = ""
         self._options: list[str] = []
+        self._connected = False
 
     def __enter__(self) -> Ssh:
         if shutil.which("ssh") is None:
@@ -100,6 +101,12 @@ class Ssh:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._connected:
+            self._end()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _end(self) -> None:
         with suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(
                 ["ssh", *self._options, "-O", "exit", self.address],
@@ -109,8 +116,6 @@ class Ssh:
                 timeout=5,
                 check=False,
             )
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     def connect(self) -> str:
         """Reach the node and find a way to be root there. The name of who we are there first: `root` or `sudo`.
@@ -120,6 +125,7 @@ class Ssh:
         if self._asks_about_new_keys():
             # An unknown key is remembered, as a new machine has one; a changed one is refused by this, too.
             self._options += ["-o", "StrictHostKeyChecking=accept-new"]
+        self._connected = True
         code, out, said = self._run(f"sh -c '{_WHO}'", None, CONNECT_TIMEOUT_S * 4)
         if code == SSH_FAILED:
             raise explain_ssh(said, self.address, self.node_id)
@@ -243,8 +249,3 @@ def _private_folder() -> Path:
 def _text(file: object) -> str:
     file.seek(0)  # type: ignore[attr-defined]
     return str(file.read(OUTPUT_BYTES_MAX).decode("utf-8", "replace"))  # type: ignore[attr-defined]
-
-
-def quiet(lines: Sequence[str]) -> list[str]:
-    """Lines without what ssh says by the way, such as that it has remembered a host key."""
-    return [line for line in lines if line.strip() and not line.startswith(("Warning: Permanently added", "** "))]

@@ -4,17 +4,25 @@ this host, and an `ssh` that runs commands as if on it and can fail as OpenSSH d
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from llmgw import __version__
+from llmgw.cli.onboard import main
 from llmgw.release.files import Kind, name_of
 
 REPOSITORY = Path(__file__).parents[2]
+Done = subprocess.CompletedProcess[str]
 _SSH = r"""#!/bin/sh
 # ssh of the tests: the command that stands last runs here, on the machine below LLMGW_TEST_MACHINE.
 machine=$LLMGW_TEST_MACHINE
@@ -111,6 +119,26 @@ chmod 755 "$2/bin/llmgw"
 """
 
 
+_QUICK = """#!/bin/sh
+[ "$1" = --unpack ] || exit 2
+mkdir -p "$2/bin"
+cat >"$2/bin/llmgw" <<'END'
+#!/bin/sh
+# Answers at once what a node's program is asked; `refuses` and `findings.json` of the machine say how.
+machine=${{LLMGW_ROOT%/root}}
+case "$1" in
+  --version) echo "llmgw {version}" ;;
+  agent)
+    [ ! -f "$machine/refuses" ] || {{ echo "error: $4: line 3: no such key: fabric" >&2; exit 1; }}
+    echo "$4: good" ;;
+  doctor) cat "$machine/findings.json" ;;
+esac
+END
+chmod 755 "$2/bin/llmgw"
+# {mark}
+"""
+
+
 class Machine:
     """A bare machine called `node`, at 127.0.0.1, below `folder`."""
 
@@ -126,6 +154,7 @@ class Machine:
         (folder / "machine").write_text(f"{platform.machine()}\n")
         (folder / "addresses").write_text(f"lo 127.0.0.1\neno1 {address}\n")
         (folder / "clock").write_text("0\n")
+        (folder / "findings.json").write_text('{"findings": [], "checks": ["configuration"]}')
         self.path = folder / "path"
         _program(self.path / "ssh", _SSH)
         for name, text in {
@@ -138,11 +167,13 @@ class Machine:
         }.items():
             _program(folder / "bin" / name, text)
 
-    def release(self, mark: str = "", version: str = __version__) -> Path:
-        """A file of a release in one file; another `mark` makes it another one of the same version."""
+    def release(self, mark: str = "", version: str = __version__, *, real: bool = False) -> Path:
+        """A file of a release in one file; another `mark` makes it another one of the same version. `real` runs
+        this very llmgw; otherwise it answers as one would, at once."""
         path = self.folder / f"release{mark}" / name_of(Kind.SINGLE, version, platform.machine())
         path.parent.mkdir(exist_ok=True)
-        path.write_text(_SINGLE.format(repository=REPOSITORY, python=sys.executable, mark=mark))
+        given = {"repository": REPOSITORY, "python": sys.executable, "mark": mark, "version": version}
+        path.write_text((_SINGLE if real else _QUICK).format(**given))
         return path
 
     def etc(self, name: str) -> Path:
@@ -165,17 +196,41 @@ class Machine:
             if path.name != "llmgw-onboard.lock"
         ]
 
-    def onboard(
-        self, pki: Path, *options: str, program: bool = True, **env: str
-    ) -> subprocess.CompletedProcess[str]:
-        """`llmgw onboard-node` as a process, through the `ssh` of the tests."""
-        command = [sys.executable, "-m", "llmgw", "onboard-node", "--node", self.node, "--addr", self.address]
-        command += ["--pki", str(pki), *(["--binary", str(self.release())] if program else [])]
-        if not any(option == "--wait" for option in options):
-            command += ["--wait", "0"]
+    def onboard(self, pki: Path, *options: str, real: bool = False, **env: str) -> Done:
+        """`llmgw onboard-node` as a process, through the `ssh` of the tests; --wait 0 unless `options` say."""
+        command = [sys.executable, "-m", "llmgw", "onboard-node", *self.arguments(pki, options, real=real)]
         return subprocess.run(
-            [*command, *options], env=self.env(**env), capture_output=True, text=True, timeout=100, check=False
+            command, env=self.env(**env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=110
         )
+
+    def onboard_here(self, pki: Path, *options: str, **env: str) -> Done:
+        """The same without a process, from the same front door."""
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.env(**env).items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["llmgw-onboard-node", *self.arguments(pki, options)])
+            patch.setattr(sys, "stdin", io.StringIO())
+            with (
+                contextlib.redirect_stdout(out),
+                contextlib.redirect_stderr(err),
+                pytest.raises(SystemExit) as ended,
+            ):
+                main()
+        code = ended.value.code
+        assert isinstance(code, int)
+        return Done(list(options), code, out.getvalue(), err.getvalue())
+
+    def arguments(self, pki: Path, options: Sequence[str], *, real: bool = False) -> list[str]:
+        arguments = ["--node", self.node, "--pki", str(pki)]
+        for option, value in (
+            ("--addr", self.address),
+            ("--binary", str(self.release(real=real))),
+            ("--wait", "0"),
+            ("--server", "https://gateway.internal:8443"),
+        ):
+            arguments += [] if option in options else [option, value]
+        return [*arguments, *options]
 
     def env(self, **more: str) -> dict[str, str]:
         return {
@@ -188,10 +243,15 @@ class Machine:
         }
 
 
-def report_of(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
+def report_of(done: Done) -> dict[str, Any]:
     """What `-o json` printed."""
-    report: dict[str, object] = json.loads(done.stdout)
+    report: dict[str, Any] = json.loads(done.stdout)
     return report
+
+
+def changed_by(done: Done) -> list[str]:
+    """The steps that changed something, of a run with `-o json`."""
+    return [step["name"] for step in report_of(done)["steps"] if step["changed"]]
 
 
 def _program(path: Path, text: str) -> None:
