@@ -37,7 +37,7 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}")
 # and its files come on standard input; a connection that breaks ends tar, and so the folder.
 _BOOTSTRAP = (
     "umask 077; LC_ALL=C; export LC_ALL; "
-    "d=$(mktemp -d {base}/llmgw-onboard.XXXXXXXX) || d=$(mktemp -d /tmp/llmgw-onboard.XXXXXXXX) || exit 73; "
+    "r=$LLMGW_ROOT; t=llmgw-onboard.XXXXXXXX; d=$(mktemp -d $r{base}/$t) || d=$(mktemp -d $r/tmp/$t) || exit 73; "
     'trap "rm -rf $d" EXIT; trap "exit 74" HUP INT PIPE TERM; '
     "tar -xf - -C $d || exit 75; cd / && sh $d/run.sh $d"
 )

@@ -147,7 +147,9 @@ class Machine:
         self.root = folder / "root"
         self.node = node
         self.address = address
-        for place in ("etc", "opt", "run/systemd/system", "usr/local/bin", "var/tmp", "var/lib"):
+        self.server: str | None = "https://gateway.internal:8443"
+        """What --server is, unless the options say; None leaves it out."""
+        for place in ("etc", "opt", "run/systemd/system", "tmp", "usr/local/bin", "var/tmp", "var/lib"):
             (self.root / place).mkdir(parents=True)
         (self.root / "etc" / "os-release").write_text('PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n')
         (folder / "hostname").write_text(f"{node}\n")
@@ -190,10 +192,7 @@ class Machine:
     def left_behind(self) -> list[str]:
         """What of a run lies where temporary folders are made."""
         return [
-            str(path)
-            for folder in ("/run", "/tmp", "/var/tmp")
-            for path in Path(folder).glob("llmgw-onboard.*")
-            if path.name != "llmgw-onboard.lock"
+            str(path) for folder in ("run", "tmp", "var/tmp") for path in (self.root / folder).glob("*.????????")
         ]
 
     def onboard(self, pki: Path, *options: str, real: bool = False, **env: str) -> Done:
@@ -227,9 +226,9 @@ class Machine:
             ("--addr", self.address),
             ("--binary", str(self.release(real=real))),
             ("--wait", "0"),
-            ("--server", "https://gateway.internal:8443"),
+            ("--server", self.server),
         ):
-            arguments += [] if option in options else [option, value]
+            arguments += [] if option in options or value is None else [option, value]
         return [*arguments, *options]
 
     def env(self, **more: str) -> dict[str, str]:

@@ -44,7 +44,7 @@ SSH_SAYS = {
     "changed host key": (
         CHANGED,
         "is not the one remembered in /root/.ssh/known_hosts line 7",
-        "ssh-keygen -f /root/.ssh/known_hosts -R 127.0.0.1",
+        "ssh-keygen -f /root/.ssh/known_hosts -R '10.0.0.11'",
     ),
     "unknown host key": (
         "No ED25519 host key is known for 127.0.0.1 and you have requested strict checking.\n"
