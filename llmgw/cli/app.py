@@ -10,6 +10,7 @@ import io
 import os
 import sys
 from dataclasses import dataclass
+from importlib import resources
 from typing import Annotated, Any
 
 import typer
@@ -38,6 +39,9 @@ COMMANDS = {
     "doctor": LazyCommand("llmgw.cli.doctor", "doctor", "Check this node: what is wrong, where, what to type."),
     "provision-node": LazyCommand(
         "llmgw.cli.provision", "provision_node", "On a Proxmox host: make a node's VM, up to its ssh."
+    ),
+    "onboard-node": LazyCommand(
+        "llmgw.cli.onboard", "onboard_node", "Make a machine a node of the fleet, over ssh."
     ),
     "inspect": LazyCommand("llmgw.cli.inspect", "app", "Read saved output: nvidia-smi, ibnetdiscover, sysfs, …"),
     "router": LazyCommand("llmgw.cli.router", "router", "Run a router (the server starts its own)."),
@@ -92,8 +96,10 @@ def _top(
 
 
 def version() -> None:
-    """Print the version."""
-    typer.echo(f"llmgw {__version__}")
+    """Print the version, and of a build the commit that it was made from."""
+    commit = resources.files("llmgw").joinpath("_commit")
+    made_from = f" ({commit.read_text(encoding='utf-8').strip()})" if commit.is_file() else ""
+    typer.echo(f"llmgw {__version__}{made_from}")
 
 
 def run(command: str | None = None) -> None:

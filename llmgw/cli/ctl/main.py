@@ -18,6 +18,7 @@ from llmgw.cli.ctl import (
     models,
     node_remove,
     nodes,
+    release,
     replicas,
     status,
     tokens,
@@ -42,6 +43,7 @@ app.add_typer(node_remove.node_app, name="node")
 app.add_typer(fabrics.fabric_app, name="fabric")
 app.add_typer(keys.app, name="keys")
 app.add_typer(tokens.app, name="token")
+app.add_typer(release.app, name="release")
 # An installation that only steers a server may do without the authority's part.
 if find_spec("llmgw.cli.ctl.cert"):
     app.add_typer(import_module("llmgw.cli.ctl.cert").app, name="cert")
