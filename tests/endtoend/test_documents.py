@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from llmgw.sim.scenarios import SCENARIOS
 from tests.endtoend.conftest import RunningFleet
+from tests.onboarding.proxmox.host import KEY, OTHER_KEY, ProxmoxHost
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = [
@@ -74,6 +76,11 @@ def test_nothing_is_run_that_was_not_thought_of() -> None:
     assert not HERE.match("useradd --system llmgw-engine")
 
 
+def only_looked_up(path: Path, command: str) -> bool:
+    """True for a command that no test of documents runs; provisioning.md's run on the tests' own Proxmox host."""
+    return HELP_ONLY.match(command) is not None and path.name != "provisioning.md"
+
+
 def test_commands_that_change_machines_have_the_options_that_documents_give_them() -> None:
     found = [command for path in DOCUMENTS for command in commands(path) if HELP_ONLY.match(command)]
     assert len({HELP_ONLY.match(command)[1] for command in found}) >= 4  # type: ignore[index]
@@ -105,7 +112,20 @@ def place(fleet: RunningFleet, tmp_path: Path) -> Path:
     (tmp_path / "llmgw-state").symlink_to(fleet.demo.state)
     (tmp_path / "server.yaml").write_text((ROOT / "examples" / "server.yaml").read_text())
     (tmp_path / "agent.yaml").write_text((ROOT / "examples" / "agent.yaml").read_text())
+    _proxmox(tmp_path / "proxmox")
     return tmp_path
+
+
+def _proxmox(folder: Path) -> None:
+    """A Proxmox host for `llmgw provision-node`, with Debian's image kept: nothing is fetched here."""
+    host = ProxmoxHost(folder)
+    image = host.image.read_bytes()
+    digest = hashlib.sha512(image).hexdigest()
+    kept = f"var/lib/vz/llmgw-images/debian-12-generic-amd64-{digest[:12]}.qcow2"
+    host.file(f"{kept}.sha512", f"{digest}  {Path(kept).name}\n")
+    (host.root / kept).write_bytes(image)
+    host.file("root/.ssh/authorized_keys", KEY)
+    host.file("root/alice.pub", OTHER_KEY)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
@@ -115,7 +135,7 @@ def test_the_commands_of_a_document_work(fleet: RunningFleet, place: Path, path:
     fleet.wait_ready()
     script = ["set -eE", """trap 'echo "this failed: $BASH_COMMAND" >&2' ERR"""]
     for command in commands(path):
-        if ELSEWHERE.match(command) or HELP_ONLY.match(command) or not HERE.match(command):
+        if ELSEWHERE.match(command) or only_looked_up(path, command) or not HERE.match(command):
             continue
         if "sim power-off" in command:
             command += " --help"  # test_demo.py cuts the power of a demo of its own
@@ -126,12 +146,21 @@ def test_the_commands_of_a_document_work(fleet: RunningFleet, place: Path, path:
         if command.startswith("llmgw doctor"):
             command += "; [ $? -le 1 ]"  # warnings are not errors
             command = command.replace("llmgw doctor", "set +e; llmgw doctor") + "; set -e"
+        if command.startswith("llmgw provision-node"):
+            # No VM starts here, no mirror is asked, and no address of this network.
+            command = f"HTTPS_PROXY=http://127.0.0.1:9 {command.removesuffix('--dry-run')} --ssh-port 9 --dry-run"
+            command = command.replace("10.0.0.15", "127.0.55.15").replace(
+                "--gateway 10.0.0.1", "--gateway 127.0.55.1"
+            )
+            command = command.replace("/root/alice.pub", f"{place}/proxmox/root/root/alice.pub")
         command = command.replace("http://127.0.0.1:8080", fleet.demo.api).replace(
             "http://127.0.0.1:8081", fleet.demo.admin
         )
         command = command.replace("/etc/llmgw/agent.yaml", str(fleet.demo.folder / "node01" / "agent.yaml"))
         script.append(command.replace("chat-small", "demo/small"))
-    env = {**os.environ, "PATH": f"{place / 'bin'}:{os.environ['PATH']}", "NO_COLOR": "1"}
+    path = f"{place / 'bin'}:{place / 'proxmox' / 'bin'}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "NO_COLOR": "1"}
+    env["LLMGW_PROVISION_ROOT"] = str(place / "proxmox" / "root")
     env["LLMGW_SERVER__STATE"] = str(fleet.demo.state)  # for `llmgw server backup`
     env["LLMGW_STATE"] = str(fleet.demo.state)  # for `llmgw sim`, whatever other demo runs here
     done = subprocess.run(

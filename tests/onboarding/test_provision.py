@@ -52,7 +52,7 @@ def test_a_vm_is_made_started_and_answers(host: ProxmoxHost) -> None:
     snippet = host.root / "var/lib/vz" / made["cicustom"].removeprefix("vendor=local:")
     assert snippet.read_text().startswith("#cloud-config\n")
     assert "python3-venv" in snippet.read_text()
-    assert not list((host.root / "run/llmgw-provision").iterdir())
+    assert [path.name for path in (host.root / "run/llmgw-provision").iterdir()] == ["lock"]
 
 
 def test_the_next_command_is_told(host: ProxmoxHost) -> None:
@@ -261,7 +261,7 @@ def test_two_runs_for_one_device_do_not_both_get_it(host: ProxmoxHost) -> None:
 
 def test_an_address_that_is_taken_while_the_image_is_verified_is_seen_again(host: ProxmoxHost) -> None:
     """The second look: the first run's VM is there by the time the second gets its turn."""
-    lock = host.root / "run/lock/llmgw-provision.lock"
+    lock = host.root / "run/llmgw-provision/lock"
     lock.parent.mkdir(parents=True)
     holder = subprocess.Popen(["flock", str(lock), "cat"], stdin=subprocess.PIPE)
     wait_until(lock.exists)
@@ -280,7 +280,7 @@ def test_an_address_that_is_taken_while_the_image_is_verified_is_seen_again(host
 def test_keys_are_in_no_command_line_and_gone_from_the_disk(host: ProxmoxHost) -> None:
     assert host.run().returncode == 0
     assert KEY.split()[1] not in (host.folder / "calls").read_text()
-    assert not list(host.root.glob("run/llmgw-provision/*"))
+    assert not list(host.root.glob("run/llmgw-provision/*.pub"))
 
 
 def test_more_keys_are_let_in_and_restricted_ones_are_not(host: ProxmoxHost) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from llmgw.onboarding.provision.errors import ProvisionError
-from llmgw.onboarding.provision.image_format import read_image
+from llmgw.onboarding.provision.image_format import disk_bytes_of
 from llmgw.onboarding.provision.images import read_sums
 from llmgw.pki.authority import Authority
 from tests.onboarding.proxmox.host import ProxmoxHost, qcow2
@@ -222,13 +222,13 @@ def test_what_is_no_disk_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "image"
     path.write_bytes(content)
     with pytest.raises(ProvisionError, match="neither a qcow2 file nor a raw disk"):
-        read_image(path)
+        disk_bytes_of(path)
 
 
 def test_a_raw_disk_is_known_by_its_boot_record(tmp_path: Path) -> None:
     path = tmp_path / "image"
     path.write_bytes(bytes(510) + b"\x55\xaa" + bytes(4096))
-    assert (read_image(path).format, read_image(path).size_bytes) == ("raw", 4608)
+    assert disk_bytes_of(path) == 4608
 
 
 def test_lists_of_checksums_are_read_as_sha512sum_writes_them() -> None:

@@ -1,4 +1,4 @@
-"""The parts of provisioning that are pure: keys, other guests' files, the plan, progress; and the tests' own qm."""
+"""The pure parts of provisioning: keys, other guests' files, the plan, progress; and the tests' own qm."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_keys_of_this_host_and_of_the_user_here_are_taken_once_each(tmp_path: Pa
 
 
 def test_addresses_of_guests_are_read_and_dhcp_is_none() -> None:
-    text = "name: a\nipconfig0: ip=10.0.0.5/24,gw=10.0.0.1,ip6=fd00::5/64\nipconfig1: ip=dhcp\nnet0: virtio,bridge=x\n"
+    text = "ipconfig0: ip=10.0.0.5/24,gw=10.0.0.1,ip6=fd00::5/64\nipconfig1: ip=dhcp\nnet0: virtio,bridge=x\n"
     assert addresses_of(read_config(100, "pve1", "qemu", text)) == {
         ipaddress.ip_address("10.0.0.5"),
         ipaddress.ip_address("fd00::5"),

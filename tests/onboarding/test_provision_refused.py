@@ -192,6 +192,32 @@ REFUSED: list[tuple[str, Prepare, list[str], str]] = [
         ["--pci", GPU],
         "together with 0000:42:00.0 (serial bus, vendor 10de, driver xhci_hcd), which this host uses",
     ),
+    (
+        "a physical function whose virtual one another VM has",
+        lambda h: (
+            h.device("0000:61:00.2", "020700", "33"),
+            h.virtual_function(HCA, "0000:61:00.2"),
+            h.guest(200, "name: old\nhostpci0: 61:00.2\n"),
+        ),
+        ["--pci", HCA],
+        "--pci 0000:61:00.0: 0000:61:00.2, of the same adapter by SR-IOV, belongs to VM 200 (old)",
+    ),
+    (
+        "a virtual function whose physical one another VM has",
+        lambda h: (
+            h.device("0000:61:00.2", "020700", "33"),
+            h.virtual_function(HCA, "0000:61:00.2"),
+            h.guest(200, "name: old\nhostpci0: 61:00.0\n"),
+        ),
+        ["--pci", "61:00.2"],
+        "--pci 0000:61:00.2: 0000:61:00.0, of the same adapter by SR-IOV, belongs to VM 200 (old)",
+    ),
+    (
+        "a gateway of IPv4 beside the network",
+        nothing,
+        ["--gateway", "169.254.0.1"],
+        "is not in the network 127.0.0.0/8",
+    ),
     ("the host's own disk", nothing, ["--pci", NVME], "carries disks of this host"),
     ("the host's own network", nothing, ["--pci", BRIDGE_NIC], "carries vmbr0 (over eno1) of this host"),
     (
@@ -272,6 +298,13 @@ def test_all_that_is_wrong_is_told_at_once(host: ProxmoxHost) -> None:
         "--cores 100",
     ):
         assert part in told
+
+
+def test_nobody_is_told_to_free_the_disks_of_a_vm_that_exists(host: ProxmoxHost) -> None:
+    assert host.run().returncode == 0
+    told = host.refusal()
+    assert "--vmid 105 exists: VM 105 (node05) on pve1" in told
+    assert "pvesm free" not in told
 
 
 def test_without_proxmox_it_says_where_to_run(host: ProxmoxHost) -> None:

@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from queue import Empty, Full, Queue
 from threading import Thread
 from typing import Final
@@ -78,6 +77,8 @@ class Worker:
                 try:
                     line = lines.get(timeout=1.0)
                 except Empty:
+                    if process.poll() is not None:
+                        break  # it is over, and what it started has its output still open
                     line = ""
                 if line is None:
                     break
@@ -90,7 +91,7 @@ class Worker:
                 if line.strip():
                     tail.append(line)
                 self._progress.waiting(command.doing, elapsed_s)
-            code = process.wait(timeout=END_TIMEOUT_S)
+            code = _code_of(process, name)
         except BaseException:
             with endings_ignored():
                 _end(process, wait_first=command.argv[1] == "create")
@@ -190,6 +191,14 @@ def _read_lines(process: subprocess.Popen[str]) -> Queue[str | None]:
     return lines
 
 
+def _code_of(process: subprocess.Popen[str], name: str) -> int:
+    """The exit code of a command whose output has ended."""
+    try:
+        return process.wait(timeout=END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise ProvisionError(f"`{name}` closed its output and did not end for {END_TIMEOUT_S:g} s.") from None
+
+
 def _end(process: subprocess.Popen[str], wait_first: bool) -> None:
     """End a command and all it started. `qm create` is short and cleans up best when left to its end."""
     if wait_first:
@@ -203,8 +212,3 @@ def _end(process: subprocess.Popen[str], wait_first: bool) -> None:
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=END_TIMEOUT_S)
-
-
-def lock_file_of(root: Path) -> Path:
-    """The file that two runs on one host take turns by."""
-    return root / "run/lock/llmgw-provision.lock"

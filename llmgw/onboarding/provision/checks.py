@@ -59,7 +59,8 @@ def check(wanted: Wanted, root: Path, own_home: Path, environ: Mapping[str, str]
     against, notes = whats_taken(wanted, root, proxmox)
     wrong += against
     wrong += answers(wanted, environ)
-    wrong += _left_over(wanted, storages, proxmox)
+    if wanted.vmid not in {guest.vmid for guest in host.guests()}:
+        wrong += _left_over(wanted, storages, proxmox)
     refuse(wrong)
     assert storage is not None  # else a sentence was told; the same for the others
     assert keys is not None
@@ -130,7 +131,7 @@ def _gateway(wanted: Wanted, host: Host) -> tuple[Address | None, list[str]]:
 
 
 def _left_over(wanted: Wanted, storages: list[Storage], proxmox: Proxmox) -> list[str]:
-    """Volumes that bear the VMID already are somebody's, and undoing would take them along."""
+    """Volumes that bear a free VMID are somebody's all the same, and undoing would take them along."""
     found = [
         volume
         for storage in storages

@@ -85,12 +85,16 @@ class Host:
         """The host's NUMA nodes in order: Documentation/ABI/stable/sysfs-devices-node."""
         found = []
         for folder in sorted((self.root / "sys/devices/system/node").glob("node[0-9]*")):
-            free = re.search(r"MemFree:\s+(\d+) kB", self._read_at(folder / "meminfo") or "")
+            memory = self._read_at(folder / "meminfo") or ""
+            # What is in the page cache becomes free when pages are made (drivers/base/node.c has the words).
+            free_kib = sum(
+                map(int, re.findall(r"(?:MemFree|Active\(file\)|Inactive\(file\)):\s+(\d+) kB", memory))
+            )
             pages = {}
             for each in folder.glob("hugepages/hugepages-*kB"):
                 count = (self._read_at(each / "free_hugepages") or "0").strip()
                 pages[int(each.name[len("hugepages-") : -2])] = int(count) if count.isdigit() else 0
-            found.append(NumaNode(int(folder.name[4:]), int(free[1]) * 1024 if free else 0, pages))
+            found.append(NumaNode(int(folder.name[4:]), free_kib * 1024, pages))
         return sorted(found, key=lambda node: node.number)
 
     def page_sizes_mib(self) -> set[int]:

@@ -1,4 +1,4 @@
-"""What an image file says of itself: its format and the size of the disk in it. A header in, facts out.
+"""What an image file says of itself: whether it is a disk, and how large the disk in it is.
 
 QEMU's docs/interop/qcow2.txt: magic, version, backing file offset (8) at 8, virtual size (8) at 24, and in
 version 3 the incompatible features (8) at 72.
@@ -6,7 +6,6 @@ version 3 the incompatible features (8) at 72.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from llmgw.onboarding.provision.errors import ProvisionError
@@ -16,16 +15,11 @@ _QCOW2 = b"QFI\xfb"
 _EXTERNAL_DATA = 1 << 2
 
 
-@dataclass(frozen=True, slots=True)
-class DiskImage:
-    """`size_bytes` is that of the disk in the image, not the file's."""
+def disk_bytes_of(path: Path) -> int:
+    """The size of the disk in an image, qcow2 or raw, which for qcow2 is not the file's.
 
-    format: str
-    size_bytes: int
-
-
-def read_image(path: Path) -> DiskImage:
-    """Read the header of an image. Raises ProvisionError for a file that is no disk, or that refers to others."""
+    Raises ProvisionError for a file that is no disk, or that refers to others.
+    """
     try:
         with path.open("rb") as file:
             head = file.read(HEADER_BYTES)
@@ -43,9 +37,9 @@ def read_image(path: Path) -> DiskImage:
                 f"The image {path} refers to another file (a backing or data file); convert it into one that "
                 "stands alone: qemu-img convert -O qcow2."
             )
-        return DiskImage("qcow2", int.from_bytes(head[24:32]))
+        return int.from_bytes(head[24:32])
     if head[510:512] == b"\x55\xaa":  # UEFI specification section 5.2: a boot record is on every disk
-        return DiskImage("raw", size)
+        return size
     raise ProvisionError(
         f"The image {path} is neither a qcow2 file nor a raw disk; give a cloud image, unpacked."
     )

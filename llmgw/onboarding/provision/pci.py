@@ -43,6 +43,8 @@ class Function:
     bridge: bool
     in_use: str
     """What of the host runs over it, such as `vmbr0 (over enp65s0)`; empty when nothing does."""
+    relatives: tuple[str, ...]
+    """Its virtual functions (SR-IOV), or the physical one that it is a virtual one of."""
 
     def __str__(self) -> str:
         driver = f", driver {self.driver}" if self.driver else ""
@@ -85,6 +87,9 @@ class PciBus:
             group=group or None,
             bridge=(folder / "pci_bus").exists(),
             in_use=self._in_use(folder),
+            relatives=tuple(
+                sorted({_link(path) for path in (*folder.glob("virtfn*"), folder / "physfn")} - {""})
+            ),
         )
 
     def group(self, number: str) -> list[Function]:
@@ -177,6 +182,13 @@ def _against_passing(address: PciAddress, function: Function, held: list[tuple[V
         f"with qm set {guest.vmid} --delete hostpciN, or choose another device."
         for guest, device in held
         if overlap(function.address, device)
+    ]
+    wrong += [
+        f"--pci {address}: {relative}, of the same adapter by SR-IOV, belongs to {guest} already; pass the "
+        "physical function or its virtual ones to VMs, not both."
+        for guest, device in held
+        for relative in function.relatives
+        if overlap(relative, device)
     ]
     if function.bridge:
         wrong.append(

@@ -16,10 +16,10 @@ import msgspec
 
 from llmgw.config.sizes import size_words
 from llmgw.onboarding.provision import images
-from llmgw.onboarding.provision.carry_out import Worker, files_of, lock_file_of
+from llmgw.onboarding.provision.carry_out import Worker, files_of
 from llmgw.onboarding.provision.checks import Checked, check, whats_taken
 from llmgw.onboarding.provision.errors import ProvisionError, refuse
-from llmgw.onboarding.provision.image_format import read_image
+from llmgw.onboarding.provision.image_format import disk_bytes_of
 from llmgw.onboarding.provision.plan import Chosen, Plan, make_plan
 from llmgw.onboarding.provision.progress import Progress
 from llmgw.onboarding.provision.proxmox import Proxmox, require_programs
@@ -29,6 +29,7 @@ from llmgw.onboarding.provision.taken import answers
 from llmgw.onboarding.provision.wanted import Wanted
 
 LOCK_TIMEOUT_S: Final = 120.0
+RUN_FOLDER: Final = "run/llmgw-provision"
 SERVER_UNKNOWN: Final = "https://CONTROL-HOST:8443"
 """What the next command says for a control plane that nobody named."""
 
@@ -76,7 +77,7 @@ def provision(wanted: Wanted, means: Means) -> Provisioned:
         worker = Worker(wanted.vmid, _mark(means), proxmox, means.environ, means.progress)
         with worker.undoing():
             with files_of(plan):
-                with _alone(lock_file_of(means.root)):
+                with _alone(means.root / RUN_FOLDER / "lock"):
                     # Fetching may have taken long; what was free may not be any more.
                     refuse(whats_taken(wanted, means.root, proxmox)[0] + answers(wanted, means.environ))
                     worker.run(plan.commands[0])
@@ -113,12 +114,12 @@ def _checked(wanted: Wanted, means: Means) -> tuple[Proxmox, Checked]:
 
 
 def _against_image(wanted: Wanted, path: Path) -> list[str]:
-    image = read_image(path)
-    if image.size_bytes <= wanted.disk_bytes:
+    disk_bytes = disk_bytes_of(path)
+    if disk_bytes <= wanted.disk_bytes:
         return []
     return [
         f"--disk {size_words(wanted.disk_bytes)} is smaller than the disk in the image {path.name} "
-        f"({size_words(image.size_bytes)}); disks only grow, give at least that."
+        f"({size_words(disk_bytes)}); disks only grow, give at least that."
     ]
 
 
@@ -133,7 +134,7 @@ def _plan(wanted: Wanted, checked: Checked, means: Means) -> Plan:
             storage=checked.storage,
             gateway=checked.gateway,
             image=checked.source.path,
-            keys_file=means.root / f"run/llmgw-provision/{wanted.vmid}-{means.token}.pub",
+            keys_file=means.root / RUN_FOLDER / f"{wanted.vmid}-{means.token}.pub",
             keys_text=checked.keys.text,
             snippet=checked.snippet,
             mark=_mark(means),

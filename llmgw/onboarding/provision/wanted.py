@@ -232,7 +232,8 @@ def _gateway(text: str | None, interface: Interface) -> Address | Literal["none"
         raise ValueError(f"--gateway {text!r} is IPv{gateway.version} and --ip is IPv{interface.version}.")
     if gateway == interface.ip:
         raise ValueError(f"--gateway {text!r} is the machine's own address; give the router's.")
-    if gateway not in interface.network and not gateway.is_link_local:
+    beside = gateway.version == 6 and gateway.is_link_local
+    if gateway not in interface.network and not beside:
         raise ValueError(f"--gateway {text!r} is not in the network {interface.network} of --ip.")
     return gateway
 

@@ -117,6 +117,12 @@ class ProxmoxHost:
             if target:
                 link.symlink_to(f"../../../{name}s/{target}")
 
+    def virtual_function(self, physical: str, virtual: str) -> None:
+        """SR-IOV: one device is a virtual function of another."""
+        devices = self.root / "sys/bus/pci/devices"
+        (devices / physical / "virtfn0").symlink_to(f"../{virtual}")
+        (devices / virtual / "physfn").symlink_to(f"../{physical}")
+
     def guest(self, vmid: int, text: str, node: str = "pve1", kind: str = "qemu-server") -> None:
         """Another VM or container."""
         self.file(f"etc/pve/nodes/{node}/{kind}/{vmid}.conf", text)
@@ -146,7 +152,7 @@ class ProxmoxHost:
             for path in sorted((self.folder / folder).rglob("*")):
                 name = str(path.relative_to(self.folder))
                 kept = name.startswith(
-                    ("root/var/lib/vz/snippets", "root/var/lib/vz/llmgw-images", "root/run/lock")
+                    ("root/var/lib/vz/snippets", "root/var/lib/vz/llmgw-images", "root/run/llmgw-provision/lock")
                 )
                 if path.is_file() and not kept:
                     found[name] = path.read_text(errors="replace")

@@ -38,23 +38,25 @@ def pattern(text: str) -> Check:
     return lambda value: re.fullmatch(text, value) is not None
 
 
-_HYPHENED = [
-    "aw_bits",
-    "device_id",
-    "enable_s3",
-    "enable_s4",
-    "freeze_fs",
-    "host_tunnel",
-    "import_from",
-    "legacy_igd",
-    "ms_cert",
-    "phys_bits",
-    "pre_enrolled_keys",
-    "sub_device_id",
-    "sub_vendor_id",
-    "vendor_id",
-    "x_vga",
-]
+_HYPHENED = frozenset(
+    {
+        "aw_bits",
+        "device_id",
+        "enable_s3",
+        "enable_s4",
+        "freeze_fs",
+        "host_tunnel",
+        "import_from",
+        "legacy_igd",
+        "ms_cert",
+        "phys_bits",
+        "pre_enrolled_keys",
+        "sub_device_id",
+        "sub_vendor_id",
+        "vendor_id",
+        "x_vga",
+    }
+)
 
 
 def properties(default: str | None = None, **keys: Check) -> Check:
