@@ -195,7 +195,8 @@ def test_a_disk_that_fills_up_is_told_with_the_place(machine: Machine, pki: Path
 def test_a_disk_with_too_little_room_is_told_before_anything_is_sent(machine: Machine, pki: Path) -> None:
     free = machine.folder / "bin" / "df"
     free.write_text(
-        "#!/bin/sh\necho 'Filesystem 1024-blocks Used Available Capacity Mounted on'\necho '/dev/x 9 9 0 100% /'\n"
+        "#!/bin/sh\necho 'Filesystem 1024-blocks Used Available Capacity Mounted on'\n"
+        "echo '/dev/x 9 9 0 100% /'\n"
     )
     free.chmod(0o755)
     refused(machine, machine.onboard_here(pki), "0 MiB free on the disk of /opt", "Make room there")
@@ -254,3 +255,18 @@ def test_an_interface_that_is_not_there_is_refused_with_those_that_are(machine: 
 )
 def test_a_wrong_option_is_a_sentence(machine: Machine, pki: Path, options: list[str], words: str) -> None:
     refused(machine, machine.onboard_here(pki, *options), words)
+
+
+def test_a_working_tree_is_not_sent_and_nothing_is_changed(machine: Machine, pki: Path) -> None:
+    machine.sends_release = False
+    done = machine.onboard_here(pki)
+    refused(machine, done, "This llmgw runs from a working tree", "Name a file of a release with --binary")
+
+
+def test_a_machine_whose_profile_prints_is_onboarded_all_the_same(machine: Machine, pki: Path) -> None:
+    ssh = machine.path / "ssh"
+    *before, last = ssh.read_text().splitlines()
+    ssh.write_text("\n".join([*before, "echo welcome", "echo time flies", last, ""]))
+    done = machine.onboard_here(pki)
+    assert done.returncode == 0, done.stderr
+    assert "doctor: nothing is wrong" in done.stderr
