@@ -231,10 +231,17 @@ class Onboarding:
                 f"what llmgw doctor says on {self._wish.node_id} cannot be read: its version is another"
             )
         else:
+            self._add_the_nodes_own_account()
             count = len(self.report.findings)
             self._telling.done(
                 "doctor", False, f"{count} finding{'' if count == 1 else 's'}" if count else "nothing is wrong"
             )
+
+    def _add_the_nodes_own_account(self) -> None:
+        """Why the node is not there, as the node sees it: what the server answers it, or that nobody does."""
+        own = [one.what.rstrip(".") for one in self.report.findings if one.check.startswith("server-")]
+        if self.report.problem is not None and own:
+            self.report.problem += f" Seen from the node: {own[0]}."
 
 
 class _Progress:

@@ -167,7 +167,7 @@ _SUDO = (
 )
 _NODE = (
     (
-        r"(?:(?:'|‘)?(?P<where>/[^\s'’:]*)(?:'|’)?: )?No space left on device",
+        r"(?:(?:'|‘)?(?P<where>/[^\s'’:]*)(?:'|’)?: )?(?:No space left on device|Wrote only \d+ of \d+ bytes)",
         f"no space is left on {{where}}. Make room (df -h, journalctl --vacuum-size=200M). {_AGAIN}",
     ),
     (r"Disk quota exceeded", f"the disk quota there is used up. {_AGAIN}"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from llmgw.onboarding.ssh_words import explain_remote
 from llmgw.pki.authority import Authority
 from tests.onboarding.machine import Done, Machine
 
@@ -190,6 +191,24 @@ def test_a_disk_that_fills_up_is_told_with_the_place(machine: Machine, pki: Path
     refused(machine, done, "no space is left on", "Make room (df -h", "Then run this again")
     copy.unlink()
     assert machine.onboard_here(pki).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        # As GNU tar 1.34 and coreutils 9.1 say it on a full tmpfs.
+        ("tar: large: Wrote only 4608 of 10240 bytes\ntar: Exiting with failure status\n", "no space is left on"),
+        ("cp: error writing '/etc/llmgw/ca.pem.llmgw-new': No space left on device\n", "on /etc/llmgw/ca.pem"),
+        (
+            "mkdir: cannot create directory ‘/opt/llmgw’: Read-only file system\n",
+            "a file system there is read-only",
+        ),
+        ("sh: 1: tar: not found\n", "there is no tar on the node"),
+        ("", "exit code 75, without a word"),
+    ],
+)
+def test_what_a_node_says_is_a_sentence(said: str, words: str) -> None:
+    assert words in explain_remote("installing the program", 75, said, "node01")
 
 
 def test_a_disk_with_too_little_room_is_told_before_anything_is_sent(machine: Machine, pki: Path) -> None:
