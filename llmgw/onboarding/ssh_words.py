@@ -66,9 +66,9 @@ _AGAIN = "Then run this again: it goes on where it was."
 _SSH = (
     (
         r"Offending \S+ key in (?P<file>\S+?):(?P<line>\d+)[\s\S]*host key for (?P<who>\S+) has changed",
-        "The host key of {address} is not the one remembered in {file} line {line}: the machine was installed anew, "
-        "or another one answers in its place. If it was, forget the old key (ssh-keygen -f {file} -R {who!r}) and "
-        "run this again; if not, find out who answers. Nothing was sent.",
+        "The host key of {address} is not the one remembered in {file} line {line}: the machine was installed "
+        "anew, or another one answers in its place. If it was, forget the old key (ssh-keygen -f {file} -R "
+        "{who!r}) and run this again; if not, find out who answers. Nothing was sent.",
     ),
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key for (?P<who>\S+) has changed",
@@ -167,7 +167,7 @@ _SUDO = (
 )
 _NODE = (
     (
-        r"(?:(?:'|‘)?(?P<where>/[^\s'’:]*)(?:'|’)?: )?No space left on device",
+        r"(?:(?:'|‘)?(?P<where>/[^\s'’:]*)(?:'|’)?: )?(?:No space left on device|Wrote only \d+ of \d+ bytes)",
         f"no space is left on {{where}}. Make room (df -h, journalctl --vacuum-size=200M). {_AGAIN}",
     ),
     (r"Disk quota exceeded", f"the disk quota there is used up. {_AGAIN}"),
