@@ -63,6 +63,7 @@ class LastUpgrade(msgspec.Struct, frozen=True, kw_only=True):
     `back`: it did not come up, and the program from before runs again, with the `reason`.
     """
 
+    upgrade_id: Annotated[str, msgspec.Meta(max_length=128)]
     sha256: Sha256
     version: _Version
     outcome: Literal["trial", "settled", "back"]
