@@ -85,7 +85,8 @@ class AgentLoop:
     `inventory` reads what the node has, `engine_help` (of a request id and an engine) asks an engine for its help
     text, and `fabric_tools` asks the fabric behind a port; all in bounded time and without raising. `bandwidth`
     runs the ends of bandwidth tests, `upgrades` replaces this program. Without one of the last four its
-    feature is not offered.
+    feature is not offered. `contact` is told after each call that matters whether the server answered well
+    (None), else what the trouble is.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class AgentLoop:
         upgrades: Upgrades | None = None,
         features: list[str] | None = None,
         version: str = __version__,
+        contact: Callable[[str | None], None] = lambda trouble: None,
     ) -> None:
         self._node_id = node_id
         self._life = life
@@ -126,6 +128,7 @@ class AgentLoop:
         self._answering = Answering(keeper, engine_help, fabric_tools, self._news.set, bandwidth, upgrades)
         self._upgrades = upgrades
         self._features = [*FEATURES, *self._answering.features] if features is None else features
+        self._contact = contact
         self._complained_at: float | None = None
         self._complained_of: tuple[str, type[Exception], int | None] | None = None
         self.session: str | None = None
@@ -184,7 +187,7 @@ class AgentLoop:
                     self._upgrades.refused(str(exc))
                 await self._clock.sleep(backoff.next_s())
                 continue
-            self._complained_at = None
+            self._heard()
             self.session = registered.session
             if self._upgrades is not None:
                 self._upgrades.registered()
@@ -233,7 +236,7 @@ class AgentLoop:
                 await self._clock.sleep(backoff.next_s())
                 continue
             backoff.reset()
-            self._complained_at = None
+            self._heard()
             before = acked
             for raw in answer.commands:
                 acked = await self._carry_out(raw, acked)
@@ -348,7 +351,7 @@ class AgentLoop:
             upgrades=answers.upgrades,
         )
         reported = await self._call("report", message, Reported, CALL_TIMEOUT_S, in_session=True)
-        self._complained_at = None
+        self._heard()
         self._answering.arrived(answers)
         if reported.forget:
             await self._keeper.forget(reported.forget)
@@ -374,8 +377,14 @@ class AgentLoop:
             raise SessionEnded(refusal.message)
         raise Refused(status, refusal)
 
+    def _heard(self) -> None:
+        """The server has answered as it should."""
+        self._complained_at = None
+        self._contact(None)
+
     def _complain(self, what: str, exc: Exception) -> None:
         """Say it loudly, once a minute, and at once when it is another trouble than the one said last."""
+        self._contact(f"{what}: {exc}")
         now = self._clock.now()
         status = exc.status if isinstance(exc, Refused) else None
         kind = (what, type(exc), status)

@@ -46,12 +46,17 @@ from llmgw.agent.upgrade.upgrader import EXIT_RESTART, INSTALLED_BELOW_ENV, Upgr
 from llmgw.agent.upgrade.upgrades import OwnUpgrades
 from llmgw.config.agent import AgentConfig
 from llmgw.config.errors import SentenceError
+from llmgw.config.notify import Notifier, take_notifier
 from llmgw.engines.offers import engine_offers
 from llmgw.hardware.engine_user import EngineUserError, find_account
 from llmgw.messages.agent import Inventory
 from llmgw.messages.findings import Finding
 
 log = structlog.get_logger("agent")
+
+READY_WITHIN_S = 10.0
+"""After its first try to reach the server, or so long without an outcome, the agent is ready: with a server that
+does not answer it keeps its engines just the same."""
 
 
 class AgentError(SentenceError):
@@ -68,6 +73,7 @@ def run_agent(
     Raises SentenceError when it cannot start, and SystemExit with EXIT_RESTART to be started again as another
     version.
     """
+    notifier = take_notifier()  # before anything is started that would inherit it
     lock = lock_work_dir(config.supervisor.work_dir)
     claim = claim_node(config.node_id, config.server, os.geteuid())
     try:
@@ -76,7 +82,7 @@ def run_agent(
                 f"an agent of {config.node_id} (pid {claim}) runs here with another work dir; stop it, "
                 "and start this one with the same supervisor.work_dir, where its engines are described"
             )
-        restart = asyncio.run(_run(config, examine, check))
+        restart = asyncio.run(_run(config, examine, check, notifier))
     finally:
         if isinstance(claim, socket.socket):
             claim.close()
@@ -123,7 +129,9 @@ def _of_node(config: AgentConfig, findings: Sequence[Finding]) -> list[Finding]:
     return [msgspec.structs.replace(finding, where=f"{config.node_id} {finding.where}") for finding in findings]
 
 
-async def _run(config: AgentConfig, examine: Callable[[], list[Finding]], check: Sequence[str]) -> bool:
+async def _run(
+    config: AgentConfig, examine: Callable[[], list[Finding]], check: Sequence[str], notifier: Notifier
+) -> bool:
     """True when this agent is to be started again."""
     # Here and not above, so that the parts can be tested without each other.
     from llmgw.engines import registry
@@ -256,6 +264,17 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]], check:
         clock=SystemClock(),
         restart=restart,
     )
+
+    def contact(trouble: str | None) -> None:
+        count = len(supervisor.live_records())
+        engines = f"{count} shard{'' if count == 1 else 's'}"
+        if trouble is None:
+            notifier.ready(f"Speaks with {config.server} as {config.node_id}; {engines} here.")
+        else:
+            notifier.ready(
+                f"Does not get through to {config.server} and goes on trying; {engines} here: {trouble}"
+            )
+
     conversation = AgentLoop(
         node_id=config.node_id,
         life=Life(boot_id=boot_id(), instance=uuid.uuid4().hex, instance_started_at=now_boot_s()),
@@ -271,6 +290,7 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]], check:
         heartbeat_interval_s=config.heartbeat_interval,
         reconnect_base_s=config.reconnect_base,
         reconnect_max_s=config.reconnect_max,
+        contact=contact,
     )
     certificates = CertificateKeeper(
         node_id=config.node_id,
@@ -294,6 +314,10 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]], check:
     await bandwidth.begin()
     await supervisor.adopt()
     tasks = [asyncio.create_task(conversation.run()), asyncio.create_task(certificates.run())]
+    feeding = asyncio.create_task(notifier.feed())
+    asyncio.get_running_loop().call_later(
+        READY_WITHIN_S, notifier.ready, f"Has not heard from {config.server} yet; engines are kept meanwhile."
+    )
     waiting: asyncio.Task[Any] = asyncio.create_task(ended.wait())
     try:
         await asyncio.wait([*tasks, waiting], return_when=asyncio.FIRST_COMPLETED)
@@ -301,10 +325,12 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]], check:
             if task.done():
                 task.result()  # neither returns: this raises what went wrong
     finally:
+        notifier.stopping("Ends; its engines go on.")
         for task in [*tasks, waiting]:
             task.cancel()
         await asyncio.gather(*tasks, waiting, return_exceptions=True)
         await supervisor.close()
         await transport.close()
+        feeding.cancel()
     log.info("agent ends; its engines go on", node=config.node_id)
     return restarts

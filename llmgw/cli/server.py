@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from llmgw.cli.server_install import install
+
 DEFAULT_PATHS = (Path("server.yaml"), Path("/etc/llmgw/server.yaml"))
 
 app = typer.Typer(
@@ -42,10 +44,12 @@ def server(
         context.obj = config
         return
     from llmgw.cli.logs import set_up_logs
+    from llmgw.cli.unit_exit import reading_configuration
     from llmgw.config.load import load_server_config
 
     path = config or default_path()
-    loaded = load_server_config(path, os.environ)
+    with reading_configuration(os.environ):
+        loaded = load_server_config(path, os.environ)
     if check:
         typer.echo(f"{path or 'the built-in configuration'}: good")
         return
@@ -59,3 +63,6 @@ def server(
 def default_path() -> Path | None:
     """The configuration that a server has which was told none."""
     return next((path for path in DEFAULT_PATHS if path.exists()), None)
+
+
+app.command("install")(install)

@@ -30,7 +30,7 @@ def unit_text(name: str) -> str:
 
 
 def example_folders() -> Iterable[Path]:
-    """Where `examples/` may lie. PyInstaller unpacks data below `sys._MEIPASS` (its manual, "Run-time Information")."""
+    """Where `examples/` may lie; a frozen program has its data below `sys._MEIPASS` (PyInstaller's manual)."""
     package = Path(__file__).resolve().parent.parent
     unpacked = getattr(sys, "_MEIPASS", None)
     if isinstance(unpacked, str):
