@@ -28,8 +28,8 @@ UNIT = Path(__file__).with_name("agent_unit.py")
 NEWER, OLDER, BROKEN = "0.1.7", "0.0.9", "0.1.8"
 """Versions that a server of this checkout understands."""
 
-# This checkout's code, under the version that the file says. What is broken in it shows only when the agent
-runs, so  # that it passes every look that is taken at it before.
+# This checkout's code, under the version that the file says. What is broken in it shows only when the agent runs:
+# it passes every look that is taken at it before.
 PROGRAM = f"""#!/bin/sh
 if [ "$1 $2" = "agent --config" ]; then {{broken}}; fi
 export PYTHONPATH={CHECKOUT}
