@@ -92,7 +92,9 @@ def test_the_registration_of_another_minor_version_is_taken_whole(
     assert len(node.gpus) == 8
     # What runs there is known as it runs: the catalog is empty here, so that it is disowned and not lost.
     held = [shard["spec"]["shard_id"] for shard in recorded(name)["held"]]
-    assert sorted({*node.disowned, *(shard.shard_id for _, shard in endpoint.hub.fleet.shards_on("node01"))}) == held
+    assert (
+        sorted({*node.disowned, *(shard.shard_id for _, shard in endpoint.hub.fleet.shards_on("node01"))}) == held
+    )
     assert (node.last_upgrade is not None) == (name == "newer")
 
 
@@ -104,7 +106,9 @@ def test_a_version_further_away_is_refused_with_a_sentence_and_found_on_its_node
     answer = endpoint.register(recorded("older", version=version, counter=2))
     assert (answer.status_code, answer.json()["code"]) == (409, "version")
     sentence = answer.json()["message"]
-    assert re.search(rf"agent of node01 (is llmgw {version} and this server is {SERVER}|says a version)", sentence)
+    assert re.search(
+        rf"agent of node01 (is llmgw {version} and this server is {SERVER}|says a version)", sentence
+    )
     node = endpoint.hub.fleet.nodes["node01"]
     assert node.version == "0.1.0"
     assert [f.what for f in endpoint.hub.node_findings(node) if f.check == "agent-version"] == [sentence]
