@@ -19,7 +19,7 @@ from llmgw.agent.conversation import TransportError
 from llmgw.agent.upgrade import download as downloading
 from llmgw.agent.upgrade.download import STALL_LIMIT_S, download
 from llmgw.agent.upgrade.marker import Marker, read_marker, write_marker
-from llmgw.agent.upgrade.program import outer_environment, run_program
+from llmgw.agent.upgrade.program import run_program
 from llmgw.agent.upgrade.trial import REFUSED_LIMIT_S, Trial
 from llmgw.agent.upgrade.upgrader import SETTLE, Upgrader
 from llmgw.messages.agent import Refusal
@@ -134,7 +134,7 @@ def test_a_download_of_which_nothing_comes_is_given_up_and_what_came_is_kept(tmp
 def test_what_is_not_the_file_that_was_signed_is_thrown_away(tmp_path: Path, broken: bytes) -> None:
     content = os.urandom(3500)
     server, path = FileServer(broken), tmp_path / "download" / "file"
-    with pytest.raises(ReleaseError, match="not the file that was signed|0 bytes of"):
+    with pytest.raises(ReleaseError, match=r"not the file that was signed|0 bytes of"):
         fetch(server, wish_for(content), path)
     assert not path.exists() or path.read_bytes() == b""
 
@@ -245,7 +245,7 @@ def test_what_is_signed_for_another_file_is_refused_before_a_byte_of_it_is_fetch
     other = msgspec.structs.replace(upgrade, sha256="cd" * 32)
     told = node.upgrade(other, content, transport=server)
     assert told.stage == "refused"
-    assert "was not made with this node's release key" in told.sentence
+    assert "was not made with the release key" in told.sentence
     assert server.offsets == []
 
 
@@ -375,21 +375,6 @@ def test_a_program_that_does_not_end_is_killed_with_what_it_started(tmp_path: Pa
         asyncio.run(run_program(["/bin/sh", "-c", script], os.environ, 1.0))
     state = Path(f"/proc/{pid.read_text().strip()}/stat")
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
-
-
-def test_a_program_does_not_inherit_what_a_frozen_one_has_set_up_for_itself() -> None:
-    env = outer_environment(
-        {
-            "LD_LIBRARY_PATH": "/tmp/_MEI1",
-            "LD_LIBRARY_PATH_ORIG": "/opt/lib",
-            "_PYI_ARCHIVE_FILE": "x",
-            "HOME": "/",
-        }
-    )
-    assert env == {"LD_LIBRARY_PATH": "/opt/lib", "HOME": "/", "PYINSTALLER_RESET_ENVIRONMENT": "1"}
-    assert "LD_LIBRARY_PATH" not in outer_environment(
-        {"LD_LIBRARY_PATH": "/m", "_PYI_APPLICATION_HOME_DIR": "/m"}
-    )
 
 
 def test_a_refusal_of_the_server_is_told_in_its_words(tmp_path: Path) -> None:
