@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from llmgw import __version__
 from llmgw.cli.errors import EXIT_INTERRUPTED
 from llmgw.sim.load import Load
-from tests.endtoend.conftest import Running, until
+from tests.endtoend.conftest import Running, edited, until
 from tests.endtoend.upgradable import BROKEN, NEWER, NEWEST, OLDER, UpgradableFleet
 
 TWO = {"node01": ("127.0.0.11", "ib-a"), "node02": ("127.0.0.12", "ib-a")}
@@ -156,6 +156,8 @@ def test_a_roll_goes_on_after_whoever_followed_it_left_and_the_server_was_killed
         assert following.process.wait(10) == EXIT_INTERRUPTED
         assert "the upgrade goes on in the server" in following.output
     pair.demo.kill_server()
+    with edited(pair.demo.folder / "server.yaml") as config:
+        config["liveness"]["settle"] = "30s"  # as long as an agent may take to be back on a busy machine
     pair.demo.start_server()
     pair.running.run(pair.demo.wait_for_admin())
     done = pair.running.ctl("upgrade", "--status", "--follow", timeout_s=90)
