@@ -22,6 +22,7 @@ from llmgw.cli.ctl import (
     replicas,
     status,
     tokens,
+    upgrade,
     usage,
 )
 from llmgw.cli.ctl.options import group_options
@@ -36,7 +37,20 @@ app = typer.Typer(
 app.callback()(group_options)
 
 # In the order of a day's work.
-for group in (status, nodes, replicas, fabrics, fabric_test, models, catalog, history, usage, logs, engine_check):
+for group in (
+    status,
+    nodes,
+    replicas,
+    fabrics,
+    fabric_test,
+    models,
+    catalog,
+    history,
+    usage,
+    logs,
+    engine_check,
+    upgrade,
+):
     app.add_typer(group.app)
 app.add_typer(catalog.catalog_app, name="catalog")
 app.add_typer(node_remove.node_app, name="node")
