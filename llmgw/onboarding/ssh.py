@@ -174,6 +174,9 @@ class Ssh:
                 stdin=subprocess.DEVNULL if script is None else subprocess.PIPE,
                 stdout=out,
                 stderr=said,
+                env={**os.environ, "SSH_ASKPASS_REQUIRE": "never"},
+                # Without a terminal: the ssh to a jump host is not in batch mode, and would ask there.
+                start_new_session=True,
             )
             # Of the whole, sending included: a machine whose disk hangs reads no further and says nothing.
             timer = threading.Timer(timeout_s, process.kill)
