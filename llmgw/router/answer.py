@@ -66,8 +66,8 @@ def answer_head(
 def _passed_on(head: ResponseHead) -> bytes:
     """Status line and headers that go on as they came; made once for all heads that have them in common."""
     like = head.like
-    common = head.headers is like.headers
-    if common and like.lines:
+    common = like is not None and head.headers is like.headers
+    if like is not None and common and like.lines:
         return like.lines
     lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, REASONS.get(head.status, b""))]
     for name, value in head.headers:
@@ -76,7 +76,7 @@ def _passed_on(head: ResponseHead) -> bytes:
     if head.is_event_stream:
         lines.append(b"x-accel-buffering: no\r\n")
     joined = b"".join(lines)
-    if common:
+    if like is not None and common:
         like.lines = joined
     return joined
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+
 from llmgw.router.known_heads import KnownHeads, split_length
 from llmgw.router.limits import HEAD_BYTES_MAX, KNOWN_HEADS_MAX
 
@@ -32,53 +34,32 @@ class BadResponse(Exception):
     """The engine does not speak HTTP/1.1; the message says how. Its connection is of no use any more."""
 
 
-class ResponseHead:
+class ResponseHead(msgspec.Struct, eq=False):
     """Status and headers of an answer. Names are lower-case, framing headers are taken out.
 
-    `like` is the head that this one equals but for its length, be it itself; what is made of all that they have
-    in common may be kept there, in `lines`.
+    `like` is the head that this one equals but for its length; what is made of all that they have in common may
+    be kept there, in `lines`. A msgspec struct since those are copied at once, and one is with every answer.
     """
 
-    __slots__ = (
-        "framing",
-        "headers",
-        "is_event_stream",
-        "keep_alive",
-        "keep_alive_s",
-        "length",
-        "like",
-        "lines",
-        "says_limits",
-        "status",
-    )
-
-    def __init__(self, status: int, keep_alive: bool) -> None:
-        self.status = status
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.framing = UNTIL_CLOSE
-        self.length = 0
-        self.keep_alive = keep_alive
-        self.keep_alive_s: int | None = None
-        """Seconds that the engine says it keeps an idle connection."""
-        self.is_event_stream = False
-        self.says_limits = False
-        """It has headers that speak of the client's limits (x-ratelimit-…)."""
-        self.like = self
-        self.lines = b""
+    status: int
+    keep_alive: bool
+    headers: list[tuple[bytes, bytes]] = []
+    framing: str = UNTIL_CLOSE
+    length: int = 0
+    keep_alive_s: int | None = None
+    """Seconds that the engine says it keeps an idle connection."""
+    is_event_stream: bool = False
+    says_limits: bool = False
+    """It has headers that speak of the client's limits (x-ratelimit-…)."""
+    like: ResponseHead | None = None
+    lines: bytes = b""
 
     def again(self, length: int) -> ResponseHead:
-        """A head that differs in nothing but the length."""
-        again = ResponseHead.__new__(ResponseHead)
-        again.status = self.status
-        again.headers = self.headers
-        again.framing = framing = self.framing
-        again.length = length if framing == LENGTH else 0
-        again.keep_alive = self.keep_alive
-        again.keep_alive_s = self.keep_alive_s
-        again.is_event_stream = self.is_event_stream
-        again.says_limits = self.says_limits
+        """A head that differs in nothing but the length. For one that nothing was done to."""
+        again: ResponseHead = self.__copy__()  # type: ignore[attr-defined]  # msgspec does not declare it
+        if self.framing == LENGTH:
+            again.length = length
         again.like = self
-        again.lines = b""
         return again
 
     def get(self, name: bytes) -> bytes:

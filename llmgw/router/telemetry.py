@@ -16,8 +16,6 @@ class TelemetryLog:
     """Outcomes and signs of life since the last frame. Memory is bounded by OUTCOMES_MAX and by the table."""
 
     def __init__(self, *, outcomes_max: int = OUTCOMES_MAX) -> None:
-        self.alive: set[str] = set()
-        """Endpoint ids that gave body bytes; written on the hot path."""
         self.usage = UsageLedger()
         """What requests took, kept until it is acknowledged."""
         self._refused: set[str] = set()
@@ -51,7 +49,7 @@ class TelemetryLog:
         telemetry = Telemetry(
             acked=table.version,
             in_flight=table.in_flight(),
-            alive=sorted(self.alive),
+            alive=table.take_alive(),
             refused=sorted(self._refused),
             outcomes=list(self._outcomes),
             dropped=self._dropped,
@@ -62,7 +60,6 @@ class TelemetryLog:
             usage=self.usage.take(now),
             keys=dict(keys or {}),
         )
-        self.alive.clear()
         self._refused.clear()
         self._outcomes.clear()
         self._dropped = 0
