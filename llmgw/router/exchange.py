@@ -54,7 +54,6 @@ class Exchange:
     """A request that is passed on. The client connection owns it and is told when it is over."""
 
     __slots__ = (
-        "_asked",
         "_body",
         "_caller",
         "_client",
@@ -83,6 +82,16 @@ class Exchange:
         "_waiter",
         "first_byte_at",
     )
+
+    # Set with each endpoint that is tried, and with its answer; not in vain before, for every request.
+    _sent: bool
+    """The endpoint of this attempt has had the request, be it over a connection that was lost."""
+    _probe: bool
+    _head: ResponseHead | None
+    _lives: bool
+    """What it sends is a sign of life."""
+    _heard_at: float
+    """When the engine last sent body bytes, or was last let send any."""
 
     def __init__(
         self,
@@ -113,26 +122,16 @@ class Exchange:
         self._dialect = dialect = dialect_of(request, model.route, service.bodies)
         self._passing = Passing(client, request, dialect, usage)
         self._failure: ApiError | None = None
-        self._asked = False
-        """The request is with an engine, and its answer is waited for."""
-        self._sent = False
-        """The endpoint of this attempt has had the request, be it over a connection that was lost."""
         self._connection: UpstreamConnection | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._endpoint: Endpoint | None = None
-        self._probe = False
         self._waiter: Waiter | None = None
         """What it is in the model's queue, or was there; None: it never had to wait."""
         self._pinged = False
         """The client is sent comments until the first byte."""
-        self._head: ResponseHead | None = None
         self._over = False
         self._started_at = now
         self._ends_at = now + model.route.request_timeout_s
-        self._heard_at = 0.0
-        """When the engine last sent body bytes, or was last let send any."""
-        self._lives = False
-        """What it sends is a sign of life."""
         self.first_byte_at = 0.0
 
     def start(self) -> None:
@@ -216,7 +215,6 @@ class Exchange:
 
     def _send(self, endpoint: Endpoint, connection: UpstreamConnection | None, now: float) -> None:
         if connection is None:
-            self._asked = False
             self._client.deadline = self._ends_at
             self._connection = connection = UpstreamConnection(endpoint)
             self._dialling = self._service.loop.create_task(self._dial(connection))
@@ -235,7 +233,7 @@ class Exchange:
             request.own_line,
             len(body),
         )
-        self._asked = self._sent = True
+        self._sent = True
         due, ends_at = now + self._model.route.first_byte_timeout_s, self._ends_at
         self._client.deadline = due if due < ends_at else ends_at
         connection.send(self, head, body)
@@ -342,7 +340,7 @@ class Exchange:
         """Body bytes of the answer: with the first of them it is the client's, and no other engine is tried."""
         self._heard_at = now = monotonic()
         if not self.first_byte_at:
-            self._first_byte(now)
+            self._first_byte(now, done)
         endpoint = self._endpoint
         assert endpoint is not None
         if self._lives:
@@ -371,9 +369,9 @@ class Exchange:
         else:
             self._attempt_failed(f"it {reason}", died=True)
 
-    def _first_byte(self, now: float) -> None:
+    def _first_byte(self, now: float, done: bool) -> None:
         """The answer has begun: nothing can be taken back any more."""
-        head, connection, endpoint, client = self._head, self._connection, self._endpoint, self._client
+        head, connection, endpoint = self._head, self._connection, self._endpoint
         assert head is not None
         assert connection is not None
         assert endpoint is not None
@@ -381,11 +379,16 @@ class Exchange:
             self._service.pings.remove(self)
         self.first_byte_at = now
         self._lives = head.status < 500  # a 500 is no sign of life
-        self._judge(endpoint, head.status, now)
-        due, ends_at = now + self._model.route.chunk_timeout_s, self._ends_at
-        client.deadline = due if due < ends_at else ends_at
-        if client.paused:
-            self.client_paused(True)
+        if head.status >= 400 or endpoint.breaker.failures:
+            self._judge(endpoint, head.status, now)
+        else:
+            self._probe = False
+        if not done:
+            client = self._client
+            due, ends_at = now + self._model.route.chunk_timeout_s, self._ends_at
+            client.deadline = due if due < ends_at else ends_at
+            if client.paused:
+                self.client_paused(True)
         self._release_body()
         self._passing.begin(head, connection.parser, endpoint.id, self._waiter, now)
 
@@ -462,7 +465,7 @@ class Exchange:
             else:
                 name = self._endpoint.id if self._endpoint is not None else ""
                 self._break_off(f"the engine {name} sent nothing more within {route.chunk_timeout_s:g} s")
-        elif self._asked:
+        elif self._connection is not None and self._dialling is None:  # its answer is waited for
             self._hang_up()
             limit_s = route.first_byte_timeout_s
             self._attempt_failed(f"it gave no byte of an answer within {limit_s:g} s", died=True, status=504)

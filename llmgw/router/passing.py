@@ -44,6 +44,16 @@ class Passing:
         "status",
     )
 
+    # Set when an answer begins.
+    status: int
+    """What the client is told."""
+    _meter: Callable[[bytes, bool], bytes]
+    """What every byte of the answer's body goes through."""
+    _parser: ResponseParser
+    _endpoint_id: str
+    _waiter: Waiter | None
+    _waiting_ended: float
+
     def __init__(
         self,
         client: ClientConnection,
@@ -61,11 +71,6 @@ class Passing:
         """What stands between the engine's answer and the client; None where the bytes go on as they come."""
         self._head_due: ResponseHead | None = None
         """The head that goes out with the first bytes of the body."""
-        self._parser: ResponseParser | None = None
-        self._meter: Callable[[bytes, bool], bytes]
-        """What every byte of the answer's body goes through, once there is an answer."""
-        self.status = 0
-        """What the client is told, once there is an answer."""
 
     # Before an engine has answered.
 
@@ -77,7 +82,7 @@ class Passing:
         if early is None:
             early = self._early = EarlyAnswer(chunked=not request.http10)
             lines = queue_lines(waiter, now) if request.asks_place else ()
-            own = request.answer_headers + request.answer_lines
+            own = request.own_lines + request.answer_lines
             written = early.head(own, lines, keep_alive=client.keeps_alive())
         client.transport.write(written + early.comment(text))
 
@@ -95,13 +100,20 @@ class Passing:
     ) -> None:
         """The answer is this, and nothing can be taken back any more. Its first bytes follow; `head` is changed
         to what the client gets."""
-        request, early = self._request, self._early
         self._meter = self._usage.begin(head, parser).feed
         self._parser = parser
         self._head_due = head
         self._endpoint_id = endpoint_id
         self._waiter = waiter
         self._waiting_ended = now
+        if head.status >= 400 or self._dialect is not None or self._early is not None or self._request.http10:
+            self._rewriting = self._rewriting_of(head)
+        if head.framing == UNTIL_CLOSE:
+            self._client.close_after_answer()
+        self.status = head.status
+
+    def _rewriting_of(self, head: ResponseHead) -> Rewriting | None:
+        request, early = self._request, self._early
         if self._dialect is not None:
             filter: AnswerFilter | None = self._dialect.filter(head)
         else:
@@ -111,10 +123,8 @@ class Passing:
             head.status = filter.status
         chunked = head.framing == CHUNKED
         if filter is not None or (request.http10 if chunked else early is not None):
-            self._rewriting = Rewriting(head, filter, http10=request.http10, begun=early is not None)
-        if head.framing == UNTIL_CLOSE:
-            self._client.close_after_answer()
-        self.status = head.status
+            return Rewriting(head, filter, http10=request.http10, begun=early is not None)
+        return None
 
     def feed(self, data: bytes, done: bool) -> None:
         """Body bytes of the answer: the first carry the head along. Raises BadAnswer for what is no answer."""
@@ -154,13 +164,13 @@ class Passing:
     def last_words(self, head: ResponseHead, error: ApiError) -> bytes | None:
         """What ends an answer of which no more comes, so that the client does not take what it has for the whole;
         None where only the cut connection can tell it."""
-        rewriting, parser, held = self._rewriting, self._parser, b""
+        rewriting, held = self._rewriting, b""
         chunk_left = 0
         if self._usage.rechunks:
             held = self._usage.give_up()
             held = rewriting.feed(held, False) if rewriting is not None and held else held
-        elif parser is not None:
-            chunk_left = parser.chunk_left
+        else:
+            chunk_left = self._parser.chunk_left
         if rewriting is not None:
             ending = rewriting.broken(error, self._event(error))
         else:

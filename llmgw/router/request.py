@@ -74,8 +74,8 @@ Credentials = tuple[tuple[bytes, bytes], ...]
 class Request(msgspec.Struct, eq=False):
     """One request. `lines` are the header lines for the engine, each with its end, and `own_line` is another one.
 
-    `answer_headers` are lines, each with its end, that every answer to it carries. A msgspec struct since those
-    are copied at once: most requests are copies of an earlier one of the same head.
+    `answer_headers` are lines, each with its end, that every answer to it carries besides. A msgspec struct since
+    those are copied at once: most requests are copies of an earlier one of the same head.
     """
 
     method: bytes
@@ -86,9 +86,8 @@ class Request(msgspec.Struct, eq=False):
     content_type: bytes = b""
     expects_continue: bool = False
     """The client waits to be let send the body."""
-    request_id: bytes = b""
     own_line: bytes = b""
-    """The header line with the id."""
+    """The header line with its id, for the engine and for every answer."""
     credentials: Credentials = ()
     caller: Caller = ANYBODY
     refusal: ApiError | None = None
@@ -114,8 +113,7 @@ class Request(msgspec.Struct, eq=False):
     def unused(self) -> Request:
         """A copy of which nothing has happened yet."""
         unused: Request = self.__copy__()  # type: ignore[attr-defined]  # msgspec does not declare it
-        unused.body = unused.answer_lines = b""
-        unused.answer_headers = unused.own_line
+        unused.body = unused.answer_lines = unused.answer_headers = b""
         unused.expects_continue = False
         unused.caller = ANYBODY
         unused.refusal = None
@@ -126,13 +124,18 @@ class Request(msgspec.Struct, eq=False):
         `unused`."""
         again: Request = self.__copy__()  # type: ignore[attr-defined]  # msgspec does not declare it
         again.content_length = content_length
-        again.take_id(_new_id())
+        again.own_line = b"x-request-id: %b\r\n" % _new_id()
         return again
 
-    def take_id(self, request_id: bytes) -> None:
-        """It is called so, towards the engine and in its answer."""
-        self.request_id = request_id
-        self.own_line = self.answer_headers = b"x-request-id: %b\r\n" % request_id
+    @property
+    def request_id(self) -> bytes:
+        """What it is called, towards the engine and in its answer."""
+        return self.own_line[len(b"x-request-id: ") : -2]
+
+    @property
+    def own_lines(self) -> bytes:
+        """The header lines that every answer to it carries."""
+        return self.own_line + self.answer_headers
 
     def upstream_target(self) -> bytes:
         """Path and query as they go to an engine. Raises ApiError (404) for a path that could climb or hide."""
@@ -150,6 +153,7 @@ def read_request(
     request = Request(method, http10, keep_alive and not http10)
     lines: list[bytes] = []
     hosts = 0
+    request_id = b""
     named: list[bytes] | None = None
     for name, value in headers:
         if name not in _SPECIAL:
@@ -164,7 +168,7 @@ def read_request(
         elif name == b"host":
             hosts += 1
         elif name == b"x-request-id":
-            request.request_id = value
+            request_id = value
         elif name == b"x-session-id":
             request.session = value.strip(b" \t")
             lines.append(b"x-session-id: %b\r\n" % request.session)
@@ -197,9 +201,9 @@ def read_request(
         # A name that a client calls hop-by-hop goes no further, but it cannot take away what frames the body.
         doomed = tuple(token + b": " for token in named if token and token != b"content-type")
         lines = [line for line in lines if not (doomed and line.startswith(doomed))]
-    if _REQUEST_ID.fullmatch(request.request_id) is None:
-        request.request_id = _new_id()
-    request.take_id(request.request_id)
+    if _REQUEST_ID.fullmatch(request_id) is None:
+        request_id = _new_id()
+    request.own_line = b"x-request-id: %b\r\n" % request_id
     request.lines = b"".join(lines)
     request.path, request.query = read_target(target)
     return request
@@ -207,9 +211,7 @@ def read_request(
 
 def _check_coding(value: bytes, http10: bool) -> None:
     if value.strip(b" \t").lower() != b"chunked":
-        raise ApiError(
-            400, "The only transfer-encoding that is read here is chunked.", code="transfer_encoding"
-        )
+        raise ApiError(400, "The only transfer-encoding that is read here is chunked.", code="transfer_encoding")
     if http10:
         raise ApiError(400, "HTTP/1.0 has no transfer-encoding; send a Content-Length.", code="bad_request")
 

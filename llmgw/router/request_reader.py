@@ -121,17 +121,17 @@ class RequestReader:
         """Read on. Never raises: what cannot be read ends up in the queue as an error."""
         if self.refusing:
             return
+        key = b""
+        if self._request is None and not self.in_head and not self.queue:
+            key = self._feed_known(data)
+            if not key and self.queue:
+                return
         if self._raw_left:
             data = self._feed_raw(data)
             if not data:
                 return
         began_in_head = self.in_head
         request, body_bytes = self._request, self._body_bytes
-        key = b""
-        if request is None and not began_in_head and not self.queue:
-            key = self._feed_known(data)
-            if not key and self.queue:
-                return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:

@@ -20,16 +20,15 @@ class TelemetryLog:
         """What requests took, kept until it is acknowledged."""
         self._refused: set[str] = set()
         self._outcomes: deque[Outcome] = deque(maxlen=outcomes_max)
-        self._dropped = 0
+        self._recorded = 0
+        """How many outcomes there were since the last frame, those that were dropped included."""
         self.share = 0
         """The number of the share that this router goes by."""
 
     def record(self, outcome: Outcome) -> None:
         """Keep an outcome; the oldest goes, and is counted, when there are too many."""
-        outcomes = self._outcomes
-        if len(outcomes) == outcomes.maxlen:
-            self._dropped += 1
-        outcomes.append(outcome)
+        self._recorded += 1
+        self._outcomes.append(outcome)
         if outcome.model:
             self.usage.add(outcome, time.time())
 
@@ -52,7 +51,7 @@ class TelemetryLog:
             alive=table.take_alive(),
             refused=sorted(self._refused),
             outcomes=list(self._outcomes),
-            dropped=self._dropped,
+            dropped=self._recorded - len(self._outcomes),
             breakers=dict(table.breakers(now)),
             draining=draining,
             queued=table.queued(),
@@ -62,5 +61,5 @@ class TelemetryLog:
         )
         self._refused.clear()
         self._outcomes.clear()
-        self._dropped = 0
+        self._recorded = 0
         return telemetry
