@@ -133,9 +133,7 @@ class UpstreamConnection(asyncio.Protocol):
         assert transport is not None
         idle = endpoint.idle
         if (
-            head is None
-            or not head.keep_alive
-            or parser.excess
+            not parser.reusable
             or endpoint.retired
             or len(idle) >= UPSTREAM_IDLE_CONNECTIONS_MAX
             or transport.is_closing()
@@ -143,7 +141,7 @@ class UpstreamConnection(asyncio.Protocol):
         ):
             transport.close()
             return
-        if head.keep_alive_s is not None:
+        if head is not None and head.keep_alive_s is not None:
             endpoint.idle_limit_s = min(max(head.keep_alive_s - 1.0, 0.0), 60.0)
         parser.reset()
         if self._paused:
