@@ -164,8 +164,8 @@ class RealFabric:
 
 
 def tool_text(node: str, simulator: Mapping[str, str], folder: Path, program: Path) -> str:
-    """A program that runs a tool of infiniband-diags on a node's adapters. `simulator`: the variables by which its
-    library finds the simulator; `folder`: where it may leave files."""
+    """A program that runs a tool of infiniband-diags on a node's adapters. `simulator`: the variables by which
+    its library finds the simulator; `folder`: where it may leave files."""
     variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in simulator.items())
     return (
         _WRAPPER.replace("@NODE@", node)

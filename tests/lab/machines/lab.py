@@ -26,13 +26,13 @@ from tests.lab.machines.machine import (
 )
 from tests.lab.machines.needs import missing
 from tests.lab.machines.places import FABRIC_PORTS, FACTS, FLEET, LOCK, STATE, SWITCH, Machine
-from tests.lab.machines.processes import end, pids_of, remove_groups, run
+from tests.lab.machines.processes import end, groups, pids_of, remove_groups, run
 
 Tell = Callable[[str], None]
 
 
 def up(tell: Tell) -> None:
-    """Bring up fabrics and machines; every machine answers by ssh then. What fails leaves nothing. Raises LabError."""
+    """Bring up fabrics and machines; every machine answers by ssh then. Raises LabError, and leaves nothing then."""
     _need()
     with _alone():
         if leftovers():
@@ -51,7 +51,6 @@ def _up(base: Path) -> None:
     FACTS.write_text(json.dumps({"pid": os.getpid(), "since": time.time()}))
     network.make_switch()
     make_keys()
-    nodes = [machine for machine in FLEET.values() if machine.fabric is not None]
     with ThreadPoolExecutor() as pool:
 
         def bring_up(machine: Machine) -> None:
@@ -64,7 +63,6 @@ def _up(base: Path) -> None:
         # A fabric looks at its nodes' adapters, which lie on their disks.
         for made in booted:
             made.result()
-        assert nodes
         rest = [
             *(pool.submit(fabrics.start_fabric, name) for name in FABRIC_PORTS),
             *(pool.submit(wait_for_ssh, machine) for machine in FLEET.values()),
@@ -113,6 +111,7 @@ def leftovers() -> list[str]:
         for name in (SWITCH, *(machine.namespace for machine in FLEET.values()))
         if network.exists(name)
     ]
+    found += [f"control group {place}" for place in groups()]
     if STATE.exists():
         found.append(f"folder {STATE}")
     if Path("/sys/class/net", network.HOST_LINK).exists():

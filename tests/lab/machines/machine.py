@@ -109,8 +109,8 @@ def wait_for_ssh(machine: Machine, timeout_s: float = BOOT_S) -> None:
             return
         if not is_on(machine) or time.monotonic() > deadline:
             raise LabError(
-                f"{machine.name} did not come up within {timeout_s:g} s ({done.stderr.strip()}); its console said:"
-                f"\n{console(machine)}"
+                f"{machine.name} did not come up within {timeout_s:g} s ({done.stderr.strip()}). It said:\n"
+                f"{console(machine)}"
             )
         time.sleep(0.1)
 

@@ -139,8 +139,8 @@ def _refuse_taken_network() -> None:
     for route in json.loads(_ip("-4", "-j", "route", "show") or "[]"):
         if route["dst"] != "default" and ipaddress.ip_network(route["dst"]).overlaps(ours):
             raise LabError(
-                f"{ours} is in use on this machine ({route['dst']} on {route.get('dev', 'a route')}): name another "
-                "network by its first three numbers, LLMGW_LAB_NETWORK=10.78.0"
+                f"{ours} is in use on this machine ({route['dst']} on {route.get('dev', 'a route')}): name "
+                "another network by its first three numbers, LLMGW_LAB_NETWORK=10.78.0"
             )
 
 

@@ -123,14 +123,22 @@ def end(name: str | None = None, namespace: str | None = None) -> None:
 
 
 def remove_groups(name: str | None = None) -> None:
-    """Take away the control groups of a name, or all of the lab."""
-    for hierarchy in _hierarchies():
-        top = hierarchy / name if name else hierarchy
-        for folder, _, _ in os.walk(top, topdown=False):
-            try:
-                os.rmdir(folder)
-            except OSError:
-                pass
+    """Take away the control groups of a name, or all of the lab; they stay where something still runs in them."""
+    deadline = time.monotonic() + _END_S
+    for top in groups(name):
+        # What was killed is counted for a moment longer.
+        while top.is_dir() and time.monotonic() < deadline:
+            for folder, _, _ in os.walk(top, topdown=False):
+                try:
+                    os.rmdir(folder)
+                except OSError:
+                    pass
+            time.sleep(0.01)
+
+
+def groups(name: str | None = None) -> list[Path]:
+    """The control groups of a name, or all of the lab, that there are."""
+    return [top for top in ((at / name if name else at) for at in _hierarchies()) if top.is_dir()]
 
 
 def _hierarchies() -> list[Path]:
