@@ -130,7 +130,8 @@ def test_the_version_is_printed(tmp_path: Path, args: list[str]) -> None:
     [
         (["serve"], "error: No such command 'serve'"),
         (["server", "--cofig", "x"], "error: No such option: --cofig"),
-        (["server", "x"], "error: Got unexpected extra argument"),
+        (["server", "x"], "error: No such command 'x'"),
+        (["agent", "x"], "error: Got unexpected extra argument"),
         (["server", "--config"], "error: Option '--config' requires an argument"),
     ],
 )

@@ -75,7 +75,8 @@ class AgentLoop:
 
     `inventory` reads what the node has, `engine_help` (of a request id and an engine) asks an engine for its help
     text, and `fabric_tools` asks the fabric behind a port; all in bounded time and without raising. `bandwidth`
-    runs the ends of bandwidth tests. Without one of the last three its feature is not offered.
+    runs the ends of bandwidth tests. Without one of the last three its feature is not offered. `contact` is told
+    after each call that matters whether the server answered well (None), else what the trouble is.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class AgentLoop:
         bandwidth: BandwidthTester | None = None,
         features: list[str] | None = None,
         version: str = __version__,
+        contact: Callable[[str | None], None] = lambda trouble: None,
     ) -> None:
         self._node_id = node_id
         self._life = life
@@ -114,6 +116,7 @@ class AgentLoop:
         self._changed: set[str] = set()
         self._answering = Answering(keeper, engine_help, fabric_tools, self._news.set, bandwidth)
         self._features = [*FEATURES, *self._answering.features] if features is None else features
+        self._contact = contact
         self._complained_at: float | None = None
         self._complained_of: tuple[str, type[Exception], int | None] | None = None
         self.session: str | None = None
@@ -169,7 +172,7 @@ class AgentLoop:
                 self._complain("the server does not take the registration", exc)
                 await self._clock.sleep(backoff.next_s())
                 continue
-            self._complained_at = None
+            self._heard()
             self.session = registered.session
             log.info("registered", held=len(held), server_version=registered.server_version)
             return registered
@@ -216,7 +219,7 @@ class AgentLoop:
                 await self._clock.sleep(backoff.next_s())
                 continue
             backoff.reset()
-            self._complained_at = None
+            self._heard()
             before = acked
             for raw in answer.commands:
                 acked = await self._carry_out(raw, acked)
@@ -330,7 +333,7 @@ class AgentLoop:
             bandwidths=answers.bandwidths,
         )
         reported = await self._call("report", message, Reported, CALL_TIMEOUT_S, in_session=True)
-        self._complained_at = None
+        self._heard()
         if reported.forget:
             await self._keeper.forget(reported.forget)
 
@@ -355,8 +358,14 @@ class AgentLoop:
             raise SessionEnded(refusal.message)
         raise Refused(status, refusal)
 
+    def _heard(self) -> None:
+        """The server has answered as it should."""
+        self._complained_at = None
+        self._contact(None)
+
     def _complain(self, what: str, exc: Exception) -> None:
         """Say it loudly, once a minute, and at once when it is another trouble than the one said last."""
+        self._contact(f"{what}: {exc}")
         now = self._clock.now()
         status = exc.status if isinstance(exc, Refused) else None
         kind = (what, type(exc), status)

@@ -42,12 +42,17 @@ from llmgw.agent.scopes import find_scopes
 from llmgw.agent.supervisor import Supervisor, now_boot_s, real_work_dir
 from llmgw.config.agent import AgentConfig
 from llmgw.config.errors import SentenceError
+from llmgw.config.notify import Notifier, take_notifier
 from llmgw.engines.offers import engine_offers
 from llmgw.hardware.engine_user import EngineUserError, find_account
 from llmgw.messages.agent import Inventory
 from llmgw.messages.findings import Finding
 
 log = structlog.get_logger("agent")
+
+READY_WITHIN_S = 10.0
+"""After its first try to reach the server, or so long without an outcome, the agent is ready: with a server that
+does not answer it keeps its engines just the same."""
 
 
 class AgentError(SentenceError):
@@ -58,6 +63,7 @@ def run_agent(config: AgentConfig, examine: Callable[[], list[Finding]] = list) 
     """Run this node's agent until SIGTERM or SIGINT. `examine` looks at this node now and then (it may block),
     and what it finds rides to the server. Raises SentenceError when it cannot start.
     """
+    notifier = take_notifier()  # before anything is started that would inherit it
     lock = lock_work_dir(config.supervisor.work_dir)
     claim = claim_node(config.node_id, config.server, os.geteuid())
     try:
@@ -66,7 +72,7 @@ def run_agent(config: AgentConfig, examine: Callable[[], list[Finding]] = list) 
                 f"an agent of {config.node_id} (pid {claim}) runs here with another work dir; stop it, "
                 "and start this one with the same supervisor.work_dir, where its engines are described"
             )
-        asyncio.run(_run(config, examine))
+        asyncio.run(_run(config, examine, notifier))
     finally:
         if isinstance(claim, socket.socket):
             claim.close()
@@ -111,7 +117,7 @@ def _of_node(config: AgentConfig, findings: Sequence[Finding]) -> list[Finding]:
     return [msgspec.structs.replace(finding, where=f"{config.node_id} {finding.where}") for finding in findings]
 
 
-async def _run(config: AgentConfig, examine: Callable[[], list[Finding]]) -> None:
+async def _run(config: AgentConfig, examine: Callable[[], list[Finding]], notifier: Notifier) -> None:
     # Here and not above, so that the parts can be tested without each other.
     from llmgw.engines import registry
     from llmgw.hardware.gpus import read_gpus
@@ -224,6 +230,17 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]]) -> Non
         work_dir=real_work_dir(config),
     )
     randomness = random.SystemRandom()
+
+    def contact(trouble: str | None) -> None:
+        count = len(supervisor.live_records())
+        engines = f"{count} shard{'' if count == 1 else 's'}"
+        if trouble is None:
+            notifier.ready(f"Speaks with {config.server} as {config.node_id}; {engines} here.")
+        else:
+            notifier.ready(
+                f"Does not get through to {config.server} and goes on trying; {engines} here. {trouble}"
+            )
+
     conversation = AgentLoop(
         node_id=config.node_id,
         life=Life(boot_id=boot_id(), instance=uuid.uuid4().hex, instance_started_at=now_boot_s()),
@@ -238,6 +255,7 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]]) -> Non
         heartbeat_interval_s=config.heartbeat_interval,
         reconnect_base_s=config.reconnect_base,
         reconnect_max_s=config.reconnect_max,
+        contact=contact,
     )
     certificates = CertificateKeeper(
         node_id=config.node_id,
@@ -261,6 +279,10 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]]) -> Non
     await bandwidth.begin()
     await supervisor.adopt()
     tasks = [asyncio.create_task(conversation.run()), asyncio.create_task(certificates.run())]
+    feeding = asyncio.create_task(notifier.feed())
+    asyncio.get_running_loop().call_later(
+        READY_WITHIN_S, notifier.ready, f"Has not heard from {config.server} yet; engines are kept meanwhile."
+    )
     waiting: asyncio.Task[Any] = asyncio.create_task(ended.wait())
     try:
         await asyncio.wait([*tasks, waiting], return_when=asyncio.FIRST_COMPLETED)
@@ -268,9 +290,11 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]]) -> Non
             if task.done():
                 task.result()  # neither returns: this raises what went wrong
     finally:
+        notifier.stopping("Ends; its engines go on.")
         for task in [*tasks, waiting]:
             task.cancel()
         await asyncio.gather(*tasks, waiting, return_exceptions=True)
         await supervisor.close()
         await transport.close()
+        feeding.cancel()
     log.info("agent ends; its engines go on", node=config.node_id)

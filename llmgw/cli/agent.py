@@ -23,10 +23,12 @@ def agent(
     Keys can be overridden from the environment: LLMGW_AGENT__SERVER=https://gateway:8443.
     """
     from llmgw.cli.logs import set_up_logs
+    from llmgw.cli.unit_exit import reading_configuration
     from llmgw.config.load import load_agent_config
 
     path = config or next((path for path in DEFAULT_PATHS if path.exists()), None)
-    loaded = load_agent_config(path, os.environ)
+    with reading_configuration(os.environ):
+        loaded = load_agent_config(path, os.environ)
     if check:
         typer.echo(f"{path or 'the environment'}: good")
         return

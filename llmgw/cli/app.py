@@ -32,7 +32,7 @@ class LazyCommand:
 
 
 COMMANDS = {
-    "server": LazyCommand("llmgw.cli.server", "server", "Run the control plane and the gateway."),
+    "server": LazyCommand("llmgw.cli.server", "app", "Run the control plane and the gateway."),
     "agent": LazyCommand("llmgw.cli.agent", "agent", "Run a GPU node's agent."),
     "ctl": LazyCommand("llmgw.cli.ctl.main", "app", "Ask and steer a server: nodes, replicas, certificates, …"),
     "doctor": LazyCommand("llmgw.cli.doctor", "doctor", "Check this node: what is wrong, where, what to type."),

@@ -1,4 +1,7 @@
-"""`llmgw server`: read the configuration, set up logs, run the control plane."""
+"""`llmgw server`: run the control plane; the group of what is done to a server as a whole.
+
+Commands of the group are modules of their own, added at the end of this one.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,16 @@ import typer
 
 DEFAULT_PATHS = (Path("server.yaml"), Path("/etc/llmgw/server.yaml"))
 
+app = typer.Typer(
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
 
+
+@app.callback()
 def server(
+    context: typer.Context,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -23,15 +34,20 @@ def server(
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Only say whether the configuration is good.")] = False,
 ) -> None:
-    """Run the control plane and the gateway.
+    """Run the control plane and the gateway; a command below does something else to a server.
 
     Keys can be overridden from the environment: LLMGW_SERVER__LISTEN=127.0.0.1:9000.
     """
+    if context.invoked_subcommand is not None:
+        context.obj = config
+        return
     from llmgw.cli.logs import set_up_logs
+    from llmgw.cli.unit_exit import reading_configuration
     from llmgw.config.load import load_server_config
 
-    path = config or next((path for path in DEFAULT_PATHS if path.exists()), None)
-    loaded = load_server_config(path, os.environ)
+    path = config or default_path()
+    with reading_configuration(os.environ):
+        loaded = load_server_config(path, os.environ)
     if check:
         typer.echo(f"{path or 'the built-in configuration'}: good")
         return
@@ -40,3 +56,8 @@ def server(
     from llmgw.server.main import run_server
 
     run_server(loaded, path)
+
+
+def default_path() -> Path | None:
+    """The configuration that a server has which was told none."""
+    return next((path for path in DEFAULT_PATHS if path.exists()), None)

@@ -90,6 +90,11 @@ class ControlServer:
             self.send_telemetry()
             await asyncio.sleep(0.05)
 
+    @property
+    def connected_now(self) -> bool:
+        """True while a control process is there."""
+        return self._connection is not None
+
     def close(self) -> None:
         """The router ends: say a last word and hang up."""
         self.send_telemetry()

@@ -28,6 +28,7 @@ from llmgw.config.listeners import (
     open_listener,
     systemd_listeners,
 )
+from llmgw.config.notify import Notifier, take_notifier
 from llmgw.messages.router_files import RouterFiles, worker_name
 from llmgw.messages.routes import Hello
 from llmgw.router.acceptor import Acceptor
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+STATUS_EVERY_S = 5.0
 LOCK_WAIT_S = 0.2
 """Whoever looks whether a router lives holds its lock for an instant."""
 
@@ -85,6 +87,7 @@ class RouterOptions:
 
 def run_router(options: RouterOptions) -> None:
     """Run until stopped. Raises SentenceError when it cannot start."""
+    notifier = take_notifier()
     name = options.files.name
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {name} %(levelname)s %(message)s"
@@ -100,7 +103,7 @@ def run_router(options: RouterOptions) -> None:
         control_socket = stack.enter_context(contextlib.closing(_control_socket(options.files.socket)))
         options = replace(options, limits=_raise_file_limit(options.limits))
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(options, listeners, control_socket, tls))
+            runner.run(_serve(options, listeners, control_socket, tls, notifier))
 
 
 async def _serve(
@@ -108,6 +111,7 @@ async def _serve(
     listeners: list[socket.socket],
     control_socket: ControlSocket,
     tls: ClientTls | None,
+    notifier: Notifier,
 ) -> None:
     loop = asyncio.get_running_loop()
     service = Service(
@@ -159,9 +163,25 @@ async def _serve(
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+
+    def status() -> str:
+        count = len({model.name for model in service.table.each_model()})
+        routes = f"{count} model{'' if count == 1 else 's'}"
+        alone = "" if control.connected_now else "; no control process, so routes stay as they are"
+        return f"Serves {routes} on {', '.join(map(bound_address, listeners))}{alone}."
+
+    async def tell() -> None:
+        while True:
+            notifier.status(status())
+            await asyncio.sleep(STATUS_EVERY_S)
+
+    notifier.ready(status())
+    if notifier.supervised:
+        background += [loop.create_task(notifier.feed()), loop.create_task(tell())]
     log.info("serving on %s (pid %d)", ", ".join(map(bound_address, listeners)), os.getpid())
     drain_s = await stopped
     log.info("stopping: no more connections, running requests have %g s", drain_s)
+    notifier.stopping(f"Accepts no more; running requests have {drain_s:g} s.")
     await acceptor.close()
     service.draining = True
     control.notify(True)

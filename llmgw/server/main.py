@@ -16,6 +16,7 @@ import llmgw
 from llmgw.config.errors import SentenceError
 from llmgw.config.listeners import bound_address
 from llmgw.config.load import load_server_config
+from llmgw.config.notify import Notifier, take_notifier
 from llmgw.config.server import ServerConfig
 from llmgw.fleet.actions import StopRollout
 from llmgw.fleet.settings import FleetSettings
@@ -48,6 +49,7 @@ from llmgw.server.routers import Routers
 from llmgw.server.seams import Clock
 from llmgw.server.store.records import Revocation
 from llmgw.server.store.store import Store
+from llmgw.server.unit_status import tell_status, unit_status
 from llmgw.server.usage_book import UsageBook
 
 log = structlog.get_logger("server")
@@ -58,12 +60,14 @@ STOP_GRACE_S = 1.0
 
 def run_server(config: ServerConfig, config_path: Path | None) -> None:
     """Run until SIGTERM or SIGINT. Raises SentenceError when it cannot start."""
-    asyncio.run(_ControlProcess(config, config_path).run())
+    notifier = take_notifier()  # before routers are started, which would inherit it
+    asyncio.run(_ControlProcess(config, config_path, notifier).run())
 
 
 class _ControlProcess:
-    def __init__(self, config: ServerConfig, config_path: Path | None) -> None:
+    def __init__(self, config: ServerConfig, config_path: Path | None, notifier: Notifier) -> None:
         self._config = config
+        self._notifier = notifier
         self._config_path = config_path
         self._stop = asyncio.Event()
         self._servers: list[AsgiServer] = []
@@ -78,9 +82,11 @@ class _ControlProcess:
         store = await Store.open(state, time.time())
         usage = UsageBook(store.usage, keep_s=self._config.usage.keep, wall=time.time)
         routers = Routers(self._config, usage)
+        feeding = asyncio.create_task(self._notifier.feed(), name="watchdog")
         try:
             await self._serve(store, routers, usage, state)
         finally:
+            self._notifier.stopping("Ends; engines and routers that are units go on.")
             for server in self._servers:
                 await server.stop(STOP_GRACE_S)
             for task in self._tasks:
@@ -89,6 +95,7 @@ class _ControlProcess:
             await routers.stop(self._config.router.drain_grace)
             usage.write()
             await store.close()
+            feeding.cancel()
 
     async def _serve(self, store: Store, routers: Routers, usage: UsageBook, state: Path) -> None:
         config = self._config
@@ -159,12 +166,16 @@ class _ControlProcess:
             asyncio.create_task(backend.fabric_tests.run(), name="fabric tests"),
             asyncio.create_task(backend.keys.run(), name="keys"),
         ]
+        if self._notifier.supervised:
+            telling = tell_status(self._notifier, hub, config.listen)
+            self._tasks.append(asyncio.create_task(telling, name="status"))
         self._handle_signals(backend)
         # What starting has made (modules, above all) lives as long as the process. Out of the garbage collector's
         # sight, a full collection no longer holds the loop up for some 90 ms.
         gc.collect()
         gc.freeze()
         where = ", ".join(routers.names()) or config.listen
+        self._notifier.ready(unit_status(hub, config.listen))
         log.info("serving", models=len(catalog.models), catalog_revision=revision, router=where)
         stopped = asyncio.create_task(self._stop.wait())
         await asyncio.wait([stopped, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -310,6 +321,13 @@ class _ControlProcess:
 
     async def _reload(self, backend: Backend) -> None:
         """SIGHUP: `models:` become the next revision, unless that would stop too much unasked."""
+        self._notifier.reloading()
+        try:
+            await self._take_models(backend)
+        finally:
+            self._notifier.ready()
+
+    async def _take_models(self, backend: Backend) -> None:
         try:
             catalog = load_server_config(self._config_path, os.environ).catalog
             number = await backend.catalog.change(lambda _: catalog, "SIGHUP", "models of the configuration")
