@@ -32,7 +32,7 @@ Tell = Callable[[str], None]
 
 
 def up(tell: Tell) -> None:
-    """Bring up fabrics and machines; every machine answers by ssh then. Raises LabError, and leaves nothing then."""
+    """Bring up fabrics and machines; every machine answers by ssh then. Raises LabError, leaving nothing."""
     _need()
     with _alone():
         if leftovers():

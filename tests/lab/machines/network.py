@@ -6,6 +6,7 @@ import ipaddress
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from tests.lab.machines.errors import LabError
 from tests.lab.machines.places import (
@@ -86,11 +87,10 @@ def cut_from_server(machine: Machine) -> None:
 
 def state_of(machine: Machine) -> str:
     """`up`, `cut`, `cut from server`, or `none` where there is no such machine."""
-    links = json.loads(_ip("-n", SWITCH, "-j", "link", "show") or "[]") if exists(SWITCH) else []
-    flags = next((link["flags"] for link in links if link["ifname"] == machine.name), None)
-    if flags is None:
+    links = _links(machine.name)
+    if not links:
         return "none"
-    if "UP" not in flags:
+    if "UP" not in links[0]["flags"]:
         return "cut"
     return "cut from server" if _lost_rules(machine.namespace, machine) else "up"
 
@@ -101,14 +101,12 @@ def exists(namespace: str) -> bool:
 
 
 def remove_machine(machine: Machine) -> None:
-    """Take its namespace away, and with it its end of the cable."""
+    """Take its cable and its namespace away."""
+    # The cable first: a namespace goes away some time after it was deleted, and its cable with it.
+    if _links(machine.name):
+        _ip("-n", SWITCH, "link", "del", machine.name)
     if exists(machine.namespace):
         _ip("netns", "del", machine.namespace)
-    # A namespace goes away some time after it was deleted, and its cable with it: not before the next is plugged.
-    if exists(SWITCH) and any(
-        link["ifname"] == machine.name for link in json.loads(_ip("-n", SWITCH, "-j", "link", "show") or "[]")
-    ):
-        _ip("-n", SWITCH, "link", "del", machine.name)
 
 
 def remove_switch() -> None:
@@ -117,6 +115,12 @@ def remove_switch() -> None:
         _ip("link", "del", HOST_LINK)
     if exists(SWITCH):
         _ip("netns", "del", SWITCH)
+
+
+def _links(name: str) -> list[dict[str, Any]]:
+    """The bridge's end of a machine's cable, if there is one."""
+    links = json.loads(_ip("-n", SWITCH, "-j", "link", "show") or "[]") if exists(SWITCH) else []
+    return [link for link in links if link["ifname"] == name]
 
 
 def _lost_rules(namespace: str, machine: Machine) -> list[str]:
