@@ -36,6 +36,9 @@ COMMANDS = {
     "agent": LazyCommand("llmgw.cli.agent", "agent", "Run a GPU node's agent."),
     "ctl": LazyCommand("llmgw.cli.ctl.main", "app", "Ask and steer a server: nodes, replicas, certificates, …"),
     "doctor": LazyCommand("llmgw.cli.doctor", "doctor", "Check this node: what is wrong, where, what to type."),
+    "onboard-node": LazyCommand(
+        "llmgw.cli.onboard", "onboard_node", "Make a machine a node of the fleet, over ssh."
+    ),
     "inspect": LazyCommand("llmgw.cli.inspect", "app", "Read saved output: nvidia-smi, ibnetdiscover, sysfs, …"),
     "router": LazyCommand("llmgw.cli.router", "router", "Run a router (the server starts its own)."),
     "demo": LazyCommand("llmgw.cli.demo", "demo", "A fleet of four nodes on two fabrics, on this machine."),
@@ -93,8 +96,13 @@ def version() -> None:
     typer.echo(f"llmgw {__version__}")
 
 
-def run() -> None:
-    """Run the command line on `sys.argv` and exit: 0, 1 for a failure, 2 for a wrong command line."""
+def run(command: str | None = None) -> None:
+    """Run the command line on `sys.argv` and exit: 0, 1 for a failure, 2 for a wrong command line.
+
+    `command` is put before the arguments, for programs that are one command under a name of its own.
+    """
+    if command is not None:
+        sys.argv[1:1] = [command]
     open_standard_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal or locale that lacks a character gets a question mark, not a failure.

@@ -76,6 +76,8 @@ class Node:
     """In the store when this server started: settling waits for it."""
     session: str | None = None
     last_heard: float = float("-inf")
+    registered_at: float = float("-inf")
+    """When its agent registered last."""
     lost_not_before: float = float("-inf")
     """Not declared lost before this, whatever its silence: most nodes were silent, and it may still come back."""
     version: str = ""

@@ -49,7 +49,7 @@ def register(fleet: Fleet, message: Register, enrolment: Enrolment, session: str
         node.state, node.since, node.reason = NodeState.READY, now, None
         events.append(node_event(node.node_id, "ready", f"registered; was {before}"))
     node.session = session
-    node.last_heard = now
+    node.last_heard = node.registered_at = now
     node.address = enrolment.address
     node.certificate_expires_at = enrolment.certificate_expires_at
     node.version = message.version

@@ -1,0 +1,17 @@
+# The agent runs, and with everything that was put in place. Its engines are not touched: the unit ends it alone.
+# Nobody waits for it here: that is the control plane's word, and the unit's state says when it failed.
+. "$1/lib.sh"
+one_at_a_time
+if [ -f "$due" ]; then
+  systemctl daemon-reload
+  systemctl reset-failed llmgw-agent.service 2>/dev/null
+  systemctl --no-block restart llmgw-agent.service 2>"$1/start.err" || die "$(cat "$1/start.err")"
+  rm -f "$due"
+  echo "changed restarted"
+elif [ "$(systemctl is-active llmgw-agent.service 2>/dev/null)" != active ]; then
+  systemctl reset-failed llmgw-agent.service 2>/dev/null
+  systemctl --no-block start llmgw-agent.service 2>"$1/start.err" || die "$(cat "$1/start.err")"
+  echo "changed started"
+else
+  echo "same running"
+fi
