@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
+from llmgw.config.own_program import leave_own_libraries, run_as_module
+
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    leave_own_libraries(os.environ)
+    if run_as_module(sys.argv):
+        return
     from llmgw.cli.app import run
 
     run()

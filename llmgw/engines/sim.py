@@ -1,13 +1,12 @@
-"""The simulated engine: `llmgw sim engine` under this very interpreter. It needs no GPU and loads nothing.
+"""The simulated engine: `llmgw sim engine` of this very program. It needs no GPU and loads nothing.
 
 The profile's `args` go to it last, which is how speeds and faults are set: `--load-s 5 --tokens-per-s 50`.
 """
 
 from __future__ import annotations
 
-import sys
-
 from llmgw.config.agent import AgentConfig
+from llmgw.config.own_program import own_program
 from llmgw.engines.base import HttpCheck, LaunchContext, LaunchPlan, ProcessPlan, inherited_env
 from llmgw.engines.command_line import Reading
 from llmgw.engines.figures import FigureNames
@@ -65,8 +64,8 @@ class SimAdapter:
         return config.engines.sim.enabled
 
     def program(self, config: AgentConfig) -> str:
-        """The interpreter that runs llmgw."""
-        return sys.executable
+        """The interpreter that runs llmgw, or the program that holds it."""
+        return own_program()[0]
 
     def extra_ports(self, spec: ShardSpec, config: AgentConfig) -> int:
         """None: it talks to nobody but its clients and its own ranks."""
@@ -92,7 +91,7 @@ class SimAdapter:
         Workers are given no port: they serve nothing. `GET /v1/models` is the cheap check while it loads (like
         vLLM, the port refuses connections until then), since `/health` answers with an empty body.
         """
-        argv = [sys.executable, "-m", "llmgw", "sim", "engine"]
+        argv = own_program("sim", "engine")
         if spec.rank == 0:
             if context.http_port is None:
                 raise ValueError(f"shard {spec.shard_id} leads its replica and was given no port to serve on")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from llmgw.messages.routes import Outcome, RouterShare, RouteTable
+from llmgw.pki.system_trust import system_context
 from llmgw.router.affinity import conversation_point
 from llmgw.router.caller import ANYBODY, Caller
 from llmgw.router.client import ClientConnection
@@ -140,7 +141,7 @@ class Service:
     def tls_context(self) -> ssl.SSLContext:
         """For static endpoints behind https: the system's authorities, host names checked."""
         if self._tls_context is None:
-            self._tls_context = ssl.create_default_context()
+            self._tls_context = system_context()
             self._tls_context.set_alpn_protocols(["http/1.1"])
         return self._tls_context
 

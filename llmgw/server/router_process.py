@@ -6,14 +6,12 @@ import hashlib
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from llmgw.config.own_program import own_program
 from llmgw.config.server import ServerConfig
 from llmgw.messages.router_files import ROUTER_LOG
-
-PROGRAM = (sys.executable, "-m", "llmgw", "router")
 
 
 def router_settings(config: ServerConfig) -> str:
@@ -59,7 +57,7 @@ def start_router(
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptors = [sock.fileno() for sock in listeners]
     argv = [
-        *PROGRAM,
+        *own_program("router"),
         f"--state={state_dir}",
         f"--worker={worker}",
         *(f"--listen-fd={descriptor}" for descriptor in descriptors),

@@ -14,7 +14,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ import psutil
 
 from llmgw.config.addresses import join_host_port
 from llmgw.config.errors import SentenceError
+from llmgw.config.own_program import own_program
 from llmgw.pki.authority import Authority
 from llmgw.sim.claims import ClaimError, claim, free_port
 from llmgw.sim.demo_files import (
@@ -277,7 +277,7 @@ class DemoFleet:
         log = (self.folder / f"{name}.log").open("ab")
         with log:
             self._processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "llmgw", *arguments],
+                own_program(*arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

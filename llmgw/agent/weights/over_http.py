@@ -17,6 +17,7 @@ import httpx
 from llmgw import __version__
 from llmgw.agent.weights.answers import Answer, CannotFetch, Lost, OutOfRange, Validator
 from llmgw.config.sources import shown_url
+from llmgw.pki.system_trust import system_context
 from llmgw.pki.tls_errors import causes
 
 REDIRECTS_MAX = 5
@@ -79,7 +80,7 @@ class HttpPlace:
 
     def _verify(self) -> ssl.SSLContext:
         if self._context is None:
-            context = ssl.create_default_context()
+            context = system_context()
             if self._ca is not None:
                 try:
                     context.load_verify_locations(self._ca)

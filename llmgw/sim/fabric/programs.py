@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import llmgw
+from llmgw.config.own_program import own_module
 from llmgw.sim.fabric.live import Live, Port, look, own_adapters
 from llmgw.sim.fabric.plan import Device
 from llmgw.sim.fabric.text import managers_text, map_text
@@ -29,16 +30,14 @@ def write_tools(hardware: Path, fabric: Path, address: str) -> dict[str, Path]:
     Raises HardwareError.
     """
     root = Path(llmgw.__file__).parent.parent
-    python = shlex.quote(sys.executable)
     # The package may be there only because of PYTHONPATH, which whoever runs a tool need not pass on.
     path = f'PYTHONPATH={shlex.quote(str(root))}"${{PYTHONPATH:+:$PYTHONPATH}}"'
     for tool in TOOLS:
         if tool == "ib_write_bw":
-            options = ["llmgw.sim.fabric.perftest", str(hardware), str(fabric), address]
+            command = own_module("llmgw.sim.fabric.perftest", str(hardware), str(fabric), address)
         else:
-            options = ["llmgw.sim.fabric.programs", tool, str(hardware), str(fabric)]
-        arguments = " ".join(shlex.quote(option) for option in options)
-        text = f'#!/bin/sh\n{path} exec {python} -m {arguments} "$@"\n'
+            command = own_module("llmgw.sim.fabric.programs", tool, str(hardware), str(fabric))
+        text = f'#!/bin/sh\n{path} exec {shlex.join(command)} "$@"\n'
         write_file(hardware, tool, text, mode=0o755)
     return {tool: hardware / tool for tool in TOOLS}
 
