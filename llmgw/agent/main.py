@@ -238,7 +238,7 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]], notifi
             notifier.ready(f"Speaks with {config.server} as {config.node_id}; {engines} here.")
         else:
             notifier.ready(
-                f"Does not get through to {config.server} and goes on trying; {engines} here. {trouble}"
+                f"Does not get through to {config.server} and goes on trying; {engines} here: {trouble}"
             )
 
     conversation = AgentLoop(

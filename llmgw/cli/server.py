@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from llmgw.cli.server_install import install
+
 DEFAULT_PATHS = (Path("server.yaml"), Path("/etc/llmgw/server.yaml"))
 
 app = typer.Typer(
@@ -61,3 +63,6 @@ def server(
 def default_path() -> Path | None:
     """The configuration that a server has which was told none."""
     return next((path for path in DEFAULT_PATHS if path.exists()), None)
+
+
+app.command("install")(install)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import threading
 from urllib.parse import urlsplit
 
 import psutil
@@ -15,6 +16,8 @@ from llmgw.config.errors import SentenceError
 
 _ROUTE_PORT = 443
 _NAMES_SHOWN_MAX = 16
+# Bridges and ends of pipes to containers and VMs of this machine; addresses on them are the same everywhere.
+_INNER_INTERFACES = ("docker", "br-", "veth", "virbr", "cni", "flannel", "lxcbr", "lxdbr", "podman")
 
 
 class AddressError(SentenceError):
@@ -45,6 +48,29 @@ def interface_of(address: str) -> str | None:
         if loopback is None and any(own.is_loopback for own in addresses):
             loopback = name
     return loopback if wanted.is_loopback else None
+
+
+def reachable_addresses() -> list[str]:
+    """This machine's addresses that others may dial: no loopback, nothing link-local, no bridge of containers."""
+    return [
+        str(ip)
+        for name, addresses in _interfaces().items()
+        if not name.startswith(_INNER_INTERFACES)
+        for ip in addresses
+        if not (ip.is_loopback or ip.is_link_local or ip.is_unspecified)
+    ]
+
+
+def own_name(timeout_s: float = 2.0) -> str:
+    """This host's full name. A resolver that does not answer is not waited for: then it is the bare name."""
+    bare = socket.gethostname()
+    if "." in bare:
+        return bare
+    answers: list[str] = []
+    asking = threading.Thread(target=lambda: answers.append(socket.getfqdn()), daemon=True)
+    asking.start()
+    asking.join(timeout_s)
+    return answers[0] if answers else bare
 
 
 _IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address

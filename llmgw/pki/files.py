@@ -23,8 +23,11 @@ FILE_BYTES_MAX = 16 * 1024 * 1024
 _OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
-def write_atomic(path: Path, data: str | bytes, mode: int) -> None:
-    """Put `data` at `path` with `mode`, whole or not at all, also when the host loses power. Raises OSError."""
+def write_atomic(path: Path, data: str | bytes, mode: int, owner: tuple[int, int] | None = None) -> None:
+    """Put `data` at `path` with `mode`, whole or not at all, also when the host loses power. Raises OSError.
+
+    `owner` is whose it is (user and group id) from the first moment on; None: this process's.
+    """
     raw = data.encode() if isinstance(data, str) else data
     waiting = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     fd = os.open(waiting, _OPEN_NEW, 0o600)
@@ -32,6 +35,8 @@ def write_atomic(path: Path, data: str | bytes, mode: int) -> None:
         with os.fdopen(fd, "wb") as file:
             file.write(raw)
             file.flush()
+            if owner is not None:
+                os.fchown(file.fileno(), *owner)
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(waiting, path)
@@ -108,16 +113,23 @@ def belongs_to(key: PrivateKeyTypes, certificate: x509.Certificate) -> bool:
     return key.public_key().public_bytes(*spki) == certificate.public_key().public_bytes(*spki)
 
 
-def install_pair(cert_path: str | Path, key_path: str | Path, cert_pem: str, key_pem: str) -> None:
+def install_pair(
+    cert_path: str | Path,
+    key_path: str | Path,
+    cert_pem: str,
+    key_pem: str,
+    owner: tuple[int, int] | None = None,
+) -> None:
     """Replace a certificate (0644) and its key (0600) so that a crash at any point leaves a usable pair.
 
-    Readers call `finish_install` first. Raises OSError.
+    Readers call `finish_install` first. `owner` (user and group id): who reads the key, by default this process's
+    user. Raises OSError.
     """
     cert, key = Path(cert_path), Path(key_path)
     if cert == key:
-        write_atomic(cert, key_pem + cert_pem, 0o600)
+        write_atomic(cert, key_pem + cert_pem, 0o600, owner)
         return
-    write_atomic(_next(key), key_pem, 0o600)
+    write_atomic(_next(key), key_pem, 0o600, owner)
     write_atomic(cert, cert_pem, 0o644)
     os.replace(_next(key), key)
     sync_folder(key.parent)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STATUS_EVERY_S = 5.0
+STATUS_EVERY_S = 2.0
 LOCK_WAIT_S = 0.2
 """Whoever looks whether a router lives holds its lock for an instant."""
 

@@ -10,6 +10,7 @@ from llmgw.config.addresses import split_host_port
 from llmgw.config.server import ServerConfig
 from llmgw.messages.findings import Finding
 from llmgw.messages.router_files import ROUTER_LOG
+from llmgw.server.router_process import router_settings
 from llmgw.server.router_worker import RouterView
 
 
@@ -33,6 +34,7 @@ def router_findings(views: Sequence[RouterView], config: ServerConfig, wanted: i
     for view in serving:
         found += _elsewhere(view, config, wanted)
         found += _version(view, wanted)
+        found += _settings(view, config, wanted)
     return found
 
 
@@ -98,5 +100,21 @@ def _version(view: RouterView, wanted: int) -> list[Finding]:
             where=view.name,
             what=f"the router (pid {view.pid}) is version {view.version}, this server {llmgw.__version__}",
             remedy=remedy,
+        )
+    ]
+
+
+def _settings(view: RouterView, config: ServerConfig, wanted: int) -> list[Finding]:
+    """Only units keep theirs: what this server started otherwise is replaced by itself."""
+    if wanted or view.settings in ("", router_settings(config)):
+        return []
+    return [
+        Finding(
+            check="router-settings",
+            severity="warning",
+            where=view.name,
+            what=f"the router (pid {view.pid}) was started with other settings than the configuration has now",
+            why="its unit keeps tls, router.cors, router.trusted_proxies and the limits of when it was made",
+            remedy="llmgw server install  (makes the units anew and restarts the routers, one after the other)",
         )
     ]

@@ -16,10 +16,10 @@ from llmgw.messages.router_files import ROUTER_LOG
 
 def router_settings(config: ServerConfig) -> str:
     """What tells a router started with this configuration from one that was started with another."""
-    return hashlib.sha256("\0".join(_arguments(config)).encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join(router_arguments(config)).encode()).hexdigest()[:16]
 
 
-def _arguments(config: ServerConfig) -> list[str]:
+def router_arguments(config: ServerConfig) -> list[str]:
     """What all routers of a configuration are told alike."""
     settings, tls = config.router, config.tls
     arguments = [
@@ -64,7 +64,7 @@ def start_router(
         f"--share-of={share_of}",
         "--needs-keys" if needs_keys else "--needs-no-keys",
         f"--settings={router_settings(config)}",
-        *_arguments(config),
+        *router_arguments(config),
     ]
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     output = os.open(state_dir / ROUTER_LOG, flags, 0o600)

@@ -22,7 +22,8 @@ SILENT_AFTER_S = 2.0
 class RouterView:
     """A worker for people and metrics. `state`: serving, finishing (it accepts no more), silent or starting.
 
-    `requests` are those that ended since this server knows it.
+    `requests` are those that ended since this server knows it. `settings` stands for what it was started with,
+    where whoever started it said so.
     """
 
     name: str
@@ -30,6 +31,7 @@ class RouterView:
     state: str
     listen: str = ""
     version: str = ""
+    settings: str = ""
     requests: int = 0
     in_flight: int = 0
 
@@ -126,6 +128,7 @@ class Worker:
             state="finishing" if self.leaving else "serving",
             listen=hello.listen,
             version=hello.software_version,
+            settings=hello.settings,
             requests=self.requests,
             in_flight=self.in_flight,
         )

@@ -73,6 +73,7 @@ def init_ca(
 ) -> None:
     """Make an authority: the root, the renewal authority, and an empty revocation list."""
     with _sentences():
+        from llmgw.hardware.interfaces import own_name
         from llmgw.pki.authority import Authority
         from llmgw.pki.certificates import ROOT_DAYS
 
@@ -81,7 +82,7 @@ def init_ca(
             name=name,
             permit_dns=permit_dns or (),
             permit_ip=permit_ip or (),
-            own_name="" if permit_dns else _own_name(),
+            own_name="" if permit_dns else own_name(),
             now=_now(),
             days=ROOT_DAYS if days is None else days,
         )
@@ -318,18 +319,3 @@ def _now() -> float:
     import time
 
     return time.time()
-
-
-def _own_name(timeout_s: float = 2.0) -> str:
-    """This host's full name. A resolver that does not answer is not waited for: then it is the bare name."""
-    import socket
-    import threading
-
-    bare = socket.gethostname()
-    if "." in bare:
-        return bare
-    answers: list[str] = []
-    asking = threading.Thread(target=lambda: answers.append(socket.getfqdn()), daemon=True)
-    asking.start()
-    asking.join(timeout_s)
-    return answers[0] if answers else bare
