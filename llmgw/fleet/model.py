@@ -21,6 +21,7 @@ from llmgw.messages.agent import (
     ShardSpec,
 )
 from llmgw.messages.routes import RouteEndpoint, TableVersion
+from llmgw.messages.upgrade import LastUpgrade
 
 
 class NodeState(StrEnum):
@@ -82,6 +83,8 @@ class Node:
     """Not declared lost before this, whatever its silence: most nodes were silent, and it may still come back."""
     version: str = ""
     features: frozenset[str] = frozenset()
+    last_upgrade: LastUpgrade | None = None
+    """How the last upgrade of its agent ended, as it said when it registered."""
     cordoned: bool = False
     draining: bool = False
     drain_forced: bool = False

@@ -54,6 +54,7 @@ def register(fleet: Fleet, message: Register, enrolment: Enrolment, session: str
     node.certificate_expires_at = enrolment.certificate_expires_at
     node.version = message.version
     node.features = frozenset(message.features)
+    node.last_upgrade = message.last_upgrade
     events += take_inventory(node, message.inventory, now)
     events += _take_held(fleet, node, message.held, now)
     drop_inherited_of(fleet, node.node_id)

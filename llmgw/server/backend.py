@@ -46,6 +46,7 @@ from llmgw.server.router_worker import RouterView
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.interface import StoreInterface
 from llmgw.server.store.secrets import hash_secret, matching_token, name_problem, new_secret
+from llmgw.server.upgrades.upgrades import Upgrades
 from llmgw.server.usage_book import TokenTally
 from llmgw.server.usage_known import UsageKnown
 from llmgw.server.views import (
@@ -84,6 +85,7 @@ class Backend:
         routers: Callable[[], list[str]],
         problems: Callable[[], list[Finding]],
         certificates: Callable[[], list[CertificateEnd]],
+        upgrades: Upgrades,
         loop_pause: Callable[[], LoopPause] = LoopPause,
         require_fabric_test_s: float | None = None,
         router_views: Callable[[], list[RouterView]] = list,
@@ -99,6 +101,7 @@ class Backend:
         self.fabrics = FabricsKnown(hub, store)
         self.drawings = Drawings(hub, self.fabrics.known)
         self.usage = UsageKnown(store)
+        self.upgrades = upgrades
         self._started_at = started_at
         self._routers = routers
         self._problems = problems
@@ -356,7 +359,8 @@ class Backend:
     # Inside.
 
     def _findings(self) -> list[Finding]:
-        return [*self._store.findings(), *self.catalog.findings(), *self._hub.findings(), *self._problems()]
+        own = [*self._store.findings(), *self.catalog.findings(), *self.upgrades.findings()]
+        return [*own, *self._hub.findings(), *self._problems()]
 
     def _now(self) -> float:
         return self._hub.clock.wall()

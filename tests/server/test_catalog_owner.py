@@ -23,6 +23,8 @@ from llmgw.server.ids import RandomIds
 from llmgw.server.memory import StoreMemory
 from llmgw.server.store.secrets import hash_secret
 from llmgw.server.store.store import Store
+from llmgw.server.upgrades.releases import Releases
+from llmgw.server.upgrades.upgrades import Upgrades
 from tests.fleet.world import Machine, World
 
 NOW = 1_900_000_000.0
@@ -82,6 +84,7 @@ async def plane(state: Path, config: Path | None = None) -> AsyncIterator[Plane]
         routers=list,
         problems=list,
         certificates=list,
+        upgrades=Upgrades(hub, store, Releases(state), release_key=state / "release.pub"),
     )
     transport = httpx.ASGITransport(create_admin_app(backend, secure=True), client=("127.0.0.1", 1))
     headers = {"authorization": f"Bearer {TOKEN}"}

@@ -20,6 +20,7 @@ from llmgw.cli.ctl import (
     replicas,
     status,
     tokens,
+    upgrade,
     usage,
 )
 from llmgw.cli.ctl.options import group_options
@@ -34,7 +35,20 @@ app = typer.Typer(
 app.callback()(group_options)
 
 # In the order of a day's work.
-for group in (status, nodes, replicas, fabrics, fabric_test, models, catalog, history, usage, logs, engine_check):
+for group in (
+    status,
+    nodes,
+    replicas,
+    fabrics,
+    fabric_test,
+    models,
+    catalog,
+    history,
+    usage,
+    logs,
+    engine_check,
+    upgrade,
+):
     app.add_typer(group.app)
 app.add_typer(catalog.catalog_app, name="catalog")
 app.add_typer(nodes.node_app, name="node")
