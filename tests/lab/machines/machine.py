@@ -52,7 +52,7 @@ def make_disk(machine: Machine, base: Path) -> None:
     root = machine.root
     (root / "etc/machine-id").write_text(f"{secrets.token_hex(16)}\n")
     (root / "etc/hostname").write_text(f"{machine.name}\n")
-    hosts = "".join(f"{one.address} {one.name}\n" for one in FLEET.values())
+    hosts = "".join(f"{one.address} {one.name}.internal {one.name}\n" for one in FLEET.values())
     (root / "etc/hosts").write_text(f"127.0.0.1 localhost\n::1 localhost\n{hosts}")
     (root / "etc/resolv.conf").unlink(missing_ok=True)
     (root / "etc/resolv.conf").write_text("")
