@@ -19,7 +19,7 @@ from llmgw.pki.authority import CA as CA_FILE
 from llmgw.pki.authority import RENEWAL, REVOKED, Authority
 from llmgw.pki.authority import RENEWAL_KEY as RENEWAL_KEY_FILE
 from llmgw.pki.certificates import DAY_S, alternative_names, cert_to_pem
-from llmgw.pki.constraints import Constraints, parse_host
+from llmgw.pki.constraints import Address, Constraints, parse_host
 from llmgw.pki.errors import PkiError
 from llmgw.pki.files import install_pair, load_certificates
 from llmgw.pki.pairs import check_pair, matching_leaf
@@ -62,8 +62,7 @@ class Credentials:
 
     def check(self) -> None:
         """Raise SentenceError for what cannot be meant, before anything is changed."""
-        for one in self.hosts:
-            parse_host(one)
+        named = [parse_host(one) for one in self.hosts]
         if self.brought is not None:
             if self.hosts:
                 raise ControlHostError(
@@ -73,6 +72,8 @@ class Credentials:
             load_certificates(self.brought / CA_FILE, "authority's root certificate", remedy)
             pair = str(self.brought / SERVER_FILE), str(self.brought / SERVER_KEY_FILE)
             check_pair(*pair, "--credentials", "--credentials", "server", remedy, self.now)
+        elif not (self.host.path(PKI) / CA_FILE).exists():
+            self._refuse_outsiders(named, Constraints.choose((), (), self.own_name))
         root = self._root_of_authority()
         installed = self.host.text(CA)
         if root is not None and installed is not None and installed.strip() != root.strip():
@@ -143,6 +144,22 @@ class Credentials:
             self._write_pair(SERVER_CERT, SERVER_KEY, issued.cert_pem, issued.key_pem)
 
         return [Action(f"issue the server's certificate {SERVER_CERT} for {', '.join(hosts)} ({reason})", issue)]
+
+    def _refuse_outsiders(self, hosts: Sequence[str | Address], constraints: Constraints) -> None:
+        """Raise ControlHostError for what the authority that would be made here may not sign for."""
+        outside = [host for host in hosts if not constraints.permits(host)]
+        if not outside:
+            return
+        # Naming one of a kind takes the place of the default for that kind.
+        kinds = {"--permit-dns": constraints.dns, "--permit-ip": tuple(map(str, constraints.networks))}
+        permits = []
+        for option, defaults in kinds.items():
+            more = [str(host) for host in outside if isinstance(host, str) == (option == "--permit-dns")]
+            permits += [f"{option} {one}" for one in (*more, *defaults)] if more else []
+        raise ControlHostError(
+            f"An authority may sign only for private names and addresses by default, and {outside[0]} is none. "
+            f"Make one that may: llmgw ctl cert init-ca --pki {PKI} {' '.join(permits)}  Then run this again."
+        )
 
     def _why_anew(self, held: x509.Certificate | None, wanted: Sequence[str], authority: Authority) -> str | None:
         if held is None:

@@ -8,13 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from llmgw.config.addresses import split_host_port
-from llmgw.config.listeners import listening_process
 from llmgw.config.server import ServerConfig
 from llmgw.onboarding.control_units import Units, enabled_routers, router_unit, stream_address
 from llmgw.onboarding.local_host import Action, ControlHostError, LocalHost
 from llmgw.release.layout import ROUTER_SOCKET, SERVER_UNIT
 
-_PROPERTIES = ("Id", "ActiveState", "UnitFileState", "NeedDaemonReload", "MainPID", "Listen")
+_PROPERTIES = (
+    "Id",
+    "ActiveState",
+    "UnitFileState",
+    "NeedDaemonReload",
+    "Listen",
+    "ExecMainStartTimestampMonotonic",
+)
 _LINES_OF_LOG = 20
 
 State = Mapping[str, str]
@@ -44,7 +50,7 @@ def refuse_busy_ports(host: LocalHost, config: ServerConfig) -> None:
             wanted.append(("agents.listen", config.agents.listen))
     for setting, address in wanted:
         port = split_host_port(address)[1]
-        who = listening_process(port)
+        who = host.listening(port)
         if who is not None:
             raise ControlHostError(
                 f"Port {port} of this machine is taken ({setting}: {address}): {who}. Stop that, or choose "
@@ -148,6 +154,6 @@ def _listens(state: State, listen: str) -> bool:
 
 
 def _is_older(host: LocalHost, units: Units, unit: str, state: State) -> bool:
-    pid = int(state.get("MainPID") or 0)
-    began = host.started_at(pid) if pid else None
-    return began is not None and host.newest(units.made_from(unit)) > began
+    # Microseconds; files have the wall's time.
+    began_us = int(state.get("ExecMainStartTimestampMonotonic") or 0)
+    return bool(began_us) and host.newest(units.made_from(unit)) > host.wall_of(began_us / 1_000_000)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmgw.config.addresses import is_loopback, join_host_port, split_host_port
+from llmgw.config.addresses import join_host_port, split_host_port
 from llmgw.onboarding.local_host import Action, ControlHostError, LocalHost
 from llmgw.release.layout import (
     PROGRAM,
@@ -126,8 +126,3 @@ def escaped(argument: str) -> str:
     if re.fullmatch(r"[A-Za-z0-9_@%+=:,./*$-]+", text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def others_reach(listen: str) -> bool:
-    """Whether the model API is open to more than this machine."""
-    return not is_loopback(split_host_port(listen)[0])

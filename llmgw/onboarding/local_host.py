@@ -5,16 +5,15 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-import shutil
 import stat
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from llmgw.config.errors import SentenceError
+from llmgw.config.listeners import listening_process
 from llmgw.pki.files import write_atomic
 
 COMMAND_TIMEOUT_S = 900.0
@@ -80,12 +79,14 @@ class LocalHost:
         *,
         run: Runner = run_here,
         ids: Callable[[str], tuple[int, int] | None] | None = None,
-        started_at: Callable[[int], float | None] | None = None,
+        wall_of: Callable[[float], float] | None = None,
+        listening: Callable[[int], str | None] = listening_process,
     ) -> None:
         self.root = root
         self.run = run
         self._ids = ids or ids_of
-        self.started_at = started_at or process_start
+        self.wall_of = wall_of or wall_of_monotonic
+        self.listening = listening
 
     def path(self, absolute: str | Path) -> Path:
         """Where a file of this host lies."""
@@ -173,10 +174,6 @@ class LocalHost:
                 continue
         return max(times)
 
-    def has(self, program: str) -> bool:
-        """True when a program is in PATH."""
-        return shutil.which(program) is not None
-
     def _is(self, place: Path, mode: int, ids: tuple[int, int] | None) -> bool:
         found = place.stat()
         return stat.S_IMODE(found.st_mode) == mode and ids == (found.st_uid, found.st_gid)
@@ -191,9 +188,6 @@ def ids_of(owner: str) -> tuple[int, int] | None:
         return None
 
 
-def process_start(pid: int) -> float | None:
-    """When a process began, in seconds since the epoch; None when it is gone."""
-    try:
-        return psutil.Process(pid).create_time()
-    except (psutil.Error, OSError):
-        return None
+def wall_of_monotonic(at_s: float) -> float:
+    """A time of CLOCK_MONOTONIC, which systemd counts by, in seconds since the epoch."""
+    return time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - at_s)
