@@ -10,6 +10,7 @@ import io
 import os
 import sys
 from dataclasses import dataclass
+from importlib import resources
 from typing import Annotated, Any
 
 import typer
@@ -92,8 +93,10 @@ def _top(
 
 
 def version() -> None:
-    """Print the version."""
-    typer.echo(f"llmgw {__version__}")
+    """Print the version, and of a build the commit that it was made from."""
+    commit = resources.files("llmgw").joinpath("_commit")
+    made_from = f" ({commit.read_text(encoding='utf-8').strip()})" if commit.is_file() else ""
+    typer.echo(f"llmgw {__version__}{made_from}")
 
 
 def run(command: str | None = None) -> None:

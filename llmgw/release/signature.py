@@ -56,6 +56,6 @@ def verify(key: Ed25519PublicKey, name: str, sha256: bytes, signature: str) -> N
         key.verify(base64.b64decode(signature.strip(), validate=True), statement(name, sha256))
     except (InvalidSignature, binascii.Error, ValueError):
         raise ReleaseError(
-            f"The signature of {name} was not made with this node's release key for this content: the file was "
+            f"The signature of {name} was not made with the release key for this content: the file was "
             "changed, renamed, or signed by somebody else. Nothing of it was used."
         ) from None

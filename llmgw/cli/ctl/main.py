@@ -17,6 +17,7 @@ from llmgw.cli.ctl import (
     logs,
     models,
     nodes,
+    release,
     replicas,
     status,
     tokens,
@@ -55,6 +56,7 @@ app.add_typer(nodes.node_app, name="node")
 app.add_typer(fabrics.fabric_app, name="fabric")
 app.add_typer(keys.app, name="keys")
 app.add_typer(tokens.app, name="token")
+app.add_typer(release.app, name="release")
 # An installation that only steers a server may do without the authority's part.
 if find_spec("llmgw.cli.ctl.cert"):
     app.add_typer(import_module("llmgw.cli.ctl.cert").app, name="cert")

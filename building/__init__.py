@@ -1,0 +1,1 @@
+"""Builds the files of a release: `scripts/build`. Not part of the package; it runs from a checkout."""
