@@ -33,8 +33,8 @@ def onboard_node(
         typer.Option(
             "--addr",
             metavar="HOST",
-            help="Where ssh reaches it; also where its engines are reached, when it is an address of the node's own "
-            "and neither --mgmt-addr nor --mgmt-if says otherwise.",
+            help="Where ssh reaches it; its engines too, when it is an address of the node's own and neither "
+            "--mgmt-addr nor --mgmt-if says otherwise.",
         ),
     ],
     server: Annotated[
@@ -42,8 +42,8 @@ def onboard_node(
         typer.Option(
             "--server",
             metavar="URL",
-            help="The agents' endpoint that it dials, such as https://gateway.internal:8443. May be left out for a "
-            "node that has a configuration.",
+            help="The agents' endpoint that it dials, such as https://gateway.internal:8443. May be left out for "
+            "a node that has a configuration.",
         ),
     ] = None,
     fabric: Annotated[
@@ -51,7 +51,8 @@ def onboard_node(
         typer.Option(
             "--fabric",
             metavar="NAME[:HCA,…]",
-            help="A fabric that it is cabled to, and its adapters there (default mlx5_0,mlx5_1). Repeat it for more.",
+            help="A fabric that it is cabled to, and its adapters there (default mlx5_0,mlx5_1). Repeat it for "
+            "more.",
             rich_help_panel=PANEL_NODE,
         ),
     ] = None,
@@ -110,8 +111,8 @@ def onboard_node(
         typer.Option(
             "--binary",
             metavar="FILE",
-            help="A file of a release (wheel, wheels, folder or single file) to install. Default: this very program "
-            "in its own kind, unless the node has it or a newer one.",
+            help="A file of a release (wheel, wheels, folder or single file) to install. Default: this very "
+            "program in its own kind, unless the node has it or a newer one.",
         ),
     ] = None,
     release_key: Annotated[
@@ -146,7 +147,7 @@ def onboard_node(
             "--wait",
             metavar="SECONDS",
             min=0,
-            help="How long the node may take until the control plane hears it. 0: the control plane is not asked.",
+            help="How long the node may take until the control plane hears it. 0: it is not asked at all.",
         ),
     ] = 90.0,
     ssh_user: Annotated[
@@ -154,8 +155,8 @@ def onboard_node(
         typer.Option(
             "--ssh-user",
             metavar="NAME",
-            help="Who to be there: root, or a user who may `sudo -n`. Default: whom ssh's configuration names, else "
-            "the current user.",
+            help="Who to be there: root, or a user who may `sudo -n`. Default: whom ssh's configuration names, "
+            "else the current user.",
             rich_help_panel=PANEL_SSH,
         ),
     ] = None,
@@ -193,8 +194,8 @@ def onboard_node(
 ) -> None:
     """Make a machine a node: identity, program, configuration, unit; then wait until it is there, and examine it.
 
-    Run on the host with the authority; everything goes over the system's ssh, with its own configuration, agent and
-    jump hosts. An unknown host key is remembered, unless ssh's configuration says otherwise; a changed one is
+    Run on the host with the authority; everything goes over the system's ssh, with its own configuration, agent
+    and jump hosts. An unknown host key is remembered, unless ssh's configuration says otherwise; a changed one is
     refused. Run again, it changes only what differs and restarts the agent only when something did; engines keep
     running. Nobody is ever asked for a password.
 

@@ -1,9 +1,9 @@
 """The node's agent.yaml: what the options name, merged into what is there, and nobody's edits lost.
 
-A file of ours says so in its first line, with a checksum of the rest. One that still fits is written anew whenever
-it would differ. One that a person has edited, or written, is kept as long as it says what the options say; where it
-does not, onboarding stops and shows the difference, and --force-config merges into it (its comments go, the file
-that was there stays beside it).
+A file of ours says so in its first line, with a checksum of the rest. While that fits, the file is written anew
+whenever it would differ. One that a person has edited, or written, is kept as long as it says what the options
+say. Where it does not, onboarding stops and shows the difference, and --force-config merges into it: its comments
+go, and the file that was there stays beside it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from llmgw.onboarding.wish import Wish
 from llmgw.release import layout
 
 _HEADER = re.compile(rb"# Made by llmgw onboard-node \(sha256 ([0-9a-f]{16}) of the lines below\)[^\n]*\n")
-_HEADER_TEXT = "# Made by llmgw onboard-node (sha256 {digest} of the lines below). Edited, it is yours: onboarding keeps it.\n"
+_HEADER_TEXT = (
+    "# Made by llmgw onboard-node (sha256 {digest} of the lines below). Edited, it is yours, and is kept.\n"
+)
 _DIFF_LINES_MAX = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What becomes of agent.yaml. `text` is its new content, None when what is there stays; `config` is what rules
-    then; `keeps_old` says that the file there is a person's and is put aside."""
+    """What becomes of agent.yaml. `text` is its new content, None when what is there stays; `config` is what
+    rules then; `keeps_old` says that the file there is a person's and is put aside."""
 
     config: AgentConfig
     text: bytes | None
@@ -48,7 +50,7 @@ class Plan:
 def plan(wish: Wish, there: bytes | None, mgmt_addr: str | None) -> Plan:
     """Merge the options into the node's file, `there` (None: there is none).
 
-    `mgmt_addr` is written where the options name neither an address nor an interface, and the file does not either.
+    `mgmt_addr` is written where neither the options nor the file name an address or an interface.
     Raises OnboardError when a person's file would change, ConfigError when what results is no configuration.
     """
     written: dict[str, Any] = {}

@@ -27,8 +27,8 @@ class OwnCertificate:
 
 
 def judge(facts: NodeFacts, authority: Authority, node_id: str, address: str, now: float) -> OwnCertificate:
-    """Whether the certificate on the node can stay: its name, address and authority, its key, and more than half of
-    its life before it. Raises PkiError when the authority's own files cannot be read."""
+    """Whether the certificate on the node can stay: its name, address and authority, its key, and more than half
+    of its life before it. Raises PkiError when the authority's own files cannot be read."""
     pem = facts.files.get("agent.pem")
     if pem is None:
         return OwnCertificate(None, "the node has none")

@@ -1,8 +1,8 @@
 """Onboards one node, in this order: reach it, its certificate, identity and trust, the program, configuration and
 unit, start, wait for the control plane's word, and doctor's.
 
-Everything is looked at and refused before anything is changed; each step changes only what differs; and a run that
-was interrupted goes on when it is run again.
+Everything is looked at and refused before anything is changed; each step changes only what differs; and a run
+that was interrupted goes on when it is run again.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Onboarding:
         self.report = Report(node=wish.node_id)
 
     def run(self, *, dry_run: bool = False) -> Report:
-        """Do it, and tell what was done. Raises SentenceError when it cannot go on; what was done is in `report`."""
+        """Do it, and tell what was done. Raises SentenceError when it cannot go on."""
         self.report.dry_run = dry_run
         self._wish.check()
         plan = self._plan()
@@ -160,7 +160,7 @@ class Onboarding:
             program.check_fits(program.what_own_would_be(), 0, facts, wish.node_id)
 
     def _key_to_install(self, facts: NodeFacts, release_key: bytes | None) -> bytes | None:
-        """The key of releases to put on the node: one that is pinned there is replaced only by one that was named."""
+        """The key of releases to put on the node: a pinned one is replaced only by one that was named."""
         pinned = facts.files.get("release.pub")
         if release_key is None or self._wish.release_key is not None or pinned in (None, release_key):
             return release_key

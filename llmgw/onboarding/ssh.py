@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +33,8 @@ _PIECE_BYTES = 256 * 1024
 _ADDRESS = re.compile(r"[A-Za-z0-9_\[:][A-Za-z0-9_.:%\[\]-]{0,254}")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}")
 
-# Words for any login shell: no exclamation mark and no newline, which csh would read within quotes. The script and
-# its files come on standard input; a connection that breaks ends tar, and so the folder.
+# Words for any login shell: no exclamation mark and no newline, which csh would read within quotes. The script
+# and its files come on standard input; a connection that breaks ends tar, and so the folder.
 _BOOTSTRAP = (
     "umask 077; LC_ALL=C; export LC_ALL; "
     "d=$(mktemp -d {base}/llmgw-onboard.XXXXXXXX) || d=$(mktemp -d /tmp/llmgw-onboard.XXXXXXXX) || exit 73; "
@@ -83,6 +83,7 @@ class Ssh:
         self._folder: Path | None = None
         self._become = ""
         self._options: list[str] = []
+        self._connected = False
 
     def __enter__(self) -> Ssh:
         if shutil.which("ssh") is None:
@@ -100,6 +101,12 @@ class Ssh:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._connected:
+            self._end()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _end(self) -> None:
         with suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(
                 ["ssh", *self._options, "-O", "exit", self.address],
@@ -109,8 +116,6 @@ class Ssh:
                 timeout=5,
                 check=False,
             )
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     def connect(self) -> str:
         """Reach the node and find a way to be root there. The name of who we are there first: `root` or `sudo`.
@@ -118,8 +123,9 @@ class Ssh:
         Raises OnboardError with what ssh or sudo says against it, in a sentence.
         """
         if self._asks_about_new_keys():
-            # An unknown key is remembered, as provisioning leaves one behind; a changed key is refused by this, too.
+            # An unknown key is remembered, as a new machine has one; a changed one is refused by this, too.
             self._options += ["-o", "StrictHostKeyChecking=accept-new"]
+        self._connected = True
         code, out, said = self._run(f"sh -c '{_WHO}'", None, CONNECT_TIMEOUT_S * 4)
         if code == SSH_FAILED:
             raise explain_ssh(said, self.address, self.node_id)
@@ -243,8 +249,3 @@ def _private_folder() -> Path:
 def _text(file: object) -> str:
     file.seek(0)  # type: ignore[attr-defined]
     return str(file.read(OUTPUT_BYTES_MAX).decode("utf-8", "replace"))  # type: ignore[attr-defined]
-
-
-def quiet(lines: Sequence[str]) -> list[str]:
-    """Lines without what ssh says by the way, such as that it has remembered a host key."""
-    return [line for line in lines if line.strip() and not line.startswith(("Warning: Permanently added", "** "))]

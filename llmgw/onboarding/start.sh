@@ -2,16 +2,14 @@
 # Nobody waits for it here: that is the control plane's word, and the unit's state says when it failed.
 . "$1/lib.sh"
 one_at_a_time
-if [ -f "$due" ]; then
+was=$(systemctl is-active llmgw-agent.service 2>/dev/null)
+
+if [ -f "$due" ] || [ "$was" != active ]; then
   systemctl daemon-reload
   systemctl reset-failed llmgw-agent.service 2>/dev/null
-  systemctl --no-block restart llmgw-agent.service 2>"$1/start.err" || die "$(cat "$1/start.err")"
+  systemctl --no-block restart llmgw-agent.service 9>&- 2>"$1/start.err" || die "$(cat "$1/start.err")"
   rm -f "$due"
-  echo "changed restarted"
-elif [ "$(systemctl is-active llmgw-agent.service 2>/dev/null)" != active ]; then
-  systemctl reset-failed llmgw-agent.service 2>/dev/null
-  systemctl --no-block start llmgw-agent.service 2>"$1/start.err" || die "$(cat "$1/start.err")"
-  echo "changed started"
+  if [ "$was" = active ]; then echo "changed restarted"; else echo "changed started"; fi
 else
   echo "same running"
 fi
