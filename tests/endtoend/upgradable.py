@@ -25,13 +25,14 @@ from tests.release.made_up_release import folder_tarball
 
 CHECKOUT = Path(__file__).parent.parent.parent
 UNIT = Path(__file__).with_name("agent_unit.py")
-NEWER, OLDER, BROKEN = "0.1.7", "0.0.9", "0.1.8"
+OLDER, NEWER, BROKEN, NEWEST = "0.0.9", "0.1.7", "0.1.8", "0.1.9"
 """Versions that a server of this checkout understands."""
 
-# This checkout's code, under the version that the file says. What is broken in it shows only when the agent
-runs, so  # that it passes every look that is taken at it before.
+# This checkout's code, under the version that the file says. What is broken in it shows only when the agent runs:
+# it passes every look that is taken at it before.
 PROGRAM = f"""#!/bin/sh
 if [ "$1 $2" = "agent --config" ]; then {{broken}}; fi
+if [ "$1 $2" = "agent --check" ]; then {{check}}; fi
 export PYTHONPATH={CHECKOUT}
 exec {sys.executable} -c 'import llmgw, sys
 llmgw.__version__ = "{{version}}"
@@ -54,11 +55,19 @@ class Publisher:
         return self.key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
     def release(
-        self, version: str, *, broken: str = ":", padding: int = 0, key: Ed25519PrivateKey | None = None
+        self,
+        version: str,
+        *,
+        broken: str = ":",
+        check: str = ":",
+        padding: int = 0,
+        key: Ed25519PrivateKey | None = None,
     ) -> Path:
-        """A file with its signature beside it. `broken` is what the shell does in place of running an agent."""
+        """A file with its signature beside it. `broken` is what the shell does before it runs an agent,
+        `check` before it looks at a configuration.
+        """
         files = {"padding": os.urandom(padding)} if padding else None
-        program = PROGRAM.format(broken=broken, version=version)
+        program = PROGRAM.format(broken=broken, check=check, version=version)
         path = folder_tarball(self.folder, version, program=program, files=files)
         path.with_name(f"{path.name}.sig").write_text(sign(key or self.key, path))
         return path
@@ -70,14 +79,12 @@ class UpgradableFleet:
 
     folder: Path
     without_key: Sequence[str] = ()
-    nodes: dict[str, tuple[str, str]] | None = None
     options: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self.publisher = Publisher(self.folder / "releases")
         self.first = self.publisher.release(__version__)
-        more = {} if self.nodes is None else {"nodes": self.nodes}
-        self.running = RunningFleet(self.folder / "demo", adjust=self._prepare, **more, **(self.options or {}))
+        self.running = RunningFleet(self.folder / "demo", adjust=self._prepare, **(self.options or {}))
 
     @property
     def demo(self) -> DemoFleet:

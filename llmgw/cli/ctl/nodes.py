@@ -39,7 +39,8 @@ def nodes(
 
     with ctl.connect() as api:
         if node is None:
-            ctl.show(api.get("nodes"), lambda value: _print_nodes(shaped(value, list[NodeView])))
+            server = "" if ctl.as_json else str(api.get("server").get("version", ""))
+            ctl.show(api.get("nodes"), lambda value: _print_nodes(shaped(value, list[NodeView]), server))
         else:
             ctl.show(api.get(f"nodes/{node_segment(node)}"), lambda value: _print_node(shaped(value, NodeView)))
 
@@ -129,7 +130,7 @@ def _settling(api: AdminClient) -> bool:
     return bool(api.get("server").get("settling"))
 
 
-def _print_nodes(views: list[NodeView]) -> None:
+def _print_nodes(views: list[NodeView], server: str) -> None:
     columns: list[str | Column] = [
         "node",
         Column("state", state=True),
@@ -140,10 +141,10 @@ def _print_nodes(views: list[NodeView]) -> None:
         "version",
         "notes",
     ]
-    print_table(columns, [_row(view) for view in views], empty="no node has registered yet")
+    print_table(columns, [_row(view, server) for view in views], empty="no node has registered yet")
 
 
-def _row(view: NodeView) -> list[str]:
+def _row(view: NodeView, server: str) -> list[str]:
     heard = cells.NONE if view.last_heard_s is None else f"{format_age(view.last_heard_s)} ago"
     fabrics = [fabric.name if fabric.usable else f"{fabric.name} (unusable)" for fabric in view.fabrics]
     return [
@@ -154,7 +155,7 @@ def _row(view: NodeView) -> list[str]:
         str(len(view.replicas)),
         heard,
         cells.text(view.version),
-        _notes(view),
+        _notes(view, server),
     ]
 
 
@@ -169,8 +170,10 @@ def _gpus(view: NodeView) -> str:
     return f"{len(view.gpus_in_use)} of {usable} in use{broken}" if view.gpus else "none"
 
 
-def _notes(view: NodeView) -> str:
+def _notes(view: NodeView, server: str) -> str:
     notes = [cells.text(view.reason)] if view.reason else []
+    if view.version and server and view.version != server:
+        notes.append(f"its agent is llmgw {cells.text(view.version)}, the server {cells.text(server)}")
     if view.drain_left:
         notes.append(f"cannot be moved: {len(view.drain_left)}: ctl nodes {view.node_id}")
     serious = [finding for finding in view.findings if finding.severity != "info"]
