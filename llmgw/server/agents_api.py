@@ -27,6 +27,7 @@ from llmgw.messages.agent import (
 )
 from llmgw.messages.clip import clip
 from llmgw.messages.upgrade import ReadRelease
+from llmgw.pki.certificates import day
 from llmgw.pki.errors import PkiError
 from llmgw.pki.peer import Peer, peer_from_der
 from llmgw.pki.renewal import Renewer
@@ -59,6 +60,7 @@ class AgentsApi:
         revocations: RevocationList | None,
         renewer: Renewer | None,
         server_version: str,
+        removed_at: Callable[[str], float | None] = lambda node_id: None,
     ) -> None:
         self._hub = hub
         self._clock = clock
@@ -66,6 +68,7 @@ class AgentsApi:
         self._revocations = revocations
         self._renewer = renewer
         self._server_version = server_version
+        self._removed_at = removed_at
         self._noted: dict[tuple[str, str], float] = {}
         """(node or address, code) → when it was last written into the log."""
         self._decoders: dict[type, msgspec.json.Decoder[Any]] = {
@@ -201,6 +204,15 @@ class AgentsApi:
         refusal = self._revocations.refusal(peer) if self._revocations is not None else None
         if refusal is not None:
             raise HubError(403, "revoked", refusal)
+        removed_at = self._removed_at(peer.node_id)
+        # Certificates know whole seconds: one made in the same second as the removal was made after it.
+        if removed_at is not None and peer.issued_at < int(removed_at):
+            raise HubError(
+                403,
+                "removed",
+                f"{peer.node_id} was removed on {day(removed_at)}, and its certificate is of before that. To let "
+                f"it in again: llmgw ctl cert issue-client {peer.node_id} --address {peer.address or 'IP'}",
+            )
         return peer
 
     async def _read(self, request: Request, kind: type[Message]) -> Message:

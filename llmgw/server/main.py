@@ -230,6 +230,7 @@ class _ControlProcess:
             revocations=self._revocations,
             renewer=renewer,
             server_version=llmgw.__version__,
+            removed_at=store.removed_at,
         )
         agents, agent_sockets = serve_asgi(
             api.app(),

@@ -37,10 +37,12 @@ class NoNameError(SentenceError):
 class AdminClient:
     """The admin API of one server. Use as a context manager."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, *, patience_s: float | None = None) -> None:
+        """`patience_s`: the longest that anything may take, where that is less than usual."""
         import httpx
 
         self.target = target
+        self._patience_s = patience_s
         verify = _tls_context(target) if target.url.startswith("https:") else False
         try:
             self._http = self._client(target, verify)
@@ -102,9 +104,9 @@ class AdminClient:
         except httpx.HTTPError as error:
             raise transport_failure(error, self.target, asked) from error
 
-    def delete(self, path: str) -> Any:
+    def delete(self, path: str, **parameters: str | int) -> Any:
         """The answer to a removal."""
-        return self._ask("DELETE", path, {})
+        return self._ask("DELETE", path, dict(parameters))
 
     def _ask(
         self,
@@ -127,7 +129,7 @@ class AdminClient:
                 params=parameters or None,
                 content=content,
                 headers=headers,
-                timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+                timeout=self._patience_s or httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             )
             return self._answer(request, asked)
         except (UnicodeEncodeError, httpx.InvalidURL):

@@ -16,6 +16,7 @@ from llmgw.cli.ctl import (
     keys,
     logs,
     models,
+    node_remove,
     nodes,
     release,
     replicas,
@@ -52,7 +53,7 @@ for group in (
 ):
     app.add_typer(group.app)
 app.add_typer(catalog.catalog_app, name="catalog")
-app.add_typer(nodes.node_app, name="node")
+app.add_typer(node_remove.node_app, name="node")
 app.add_typer(fabrics.fabric_app, name="fabric")
 app.add_typer(keys.app, name="keys")
 app.add_typer(tokens.app, name="token")

@@ -1,8 +1,7 @@
-"""`llmgw ctl nodes`, `cordon`, `uncordon`, `drain`, `undrain`, and `node remove`."""
+"""`llmgw ctl nodes`, `cordon`, `uncordon`, `drain`, `undrain`."""
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from llmgw.cli.ctl import cells
 from llmgw.cli.ctl.client import AdminClient, node_segment, shaped
+from llmgw.cli.ctl.completion import node_names
 from llmgw.cli.ctl.options import Ctl, command, note
 from llmgw.cli.ctl.patience import Patience
 from llmgw.cli.output import Column, format_age, print_table
@@ -19,20 +19,23 @@ if TYPE_CHECKING:
     from llmgw.messages.admin import NodeView
 
 app = typer.Typer()
-node_app = typer.Typer(no_args_is_help=True, help="Remove a node that is gone.")
 
 CERTIFICATE_SOON_S = 14 * 86400.0
 DRAIN_POLL_S = 0.5
 # How many looks in a row must find nothing but the unmovable before a drain counts as stuck.
 STUCK_LOOKS = 4
 
-NODE = Annotated[str, typer.Argument(metavar="NODE", help="The node's id: its host name.")]
+NODE = Annotated[
+    str, typer.Argument(metavar="NODE", help="The node's id: its host name.", autocompletion=node_names)
+]
 
 
 @command(app, "nodes")
 def nodes(
     ctl: Ctl,
-    node: Annotated[str | None, typer.Argument(metavar="NODE", help="Only this node, in full.")] = None,
+    node: Annotated[
+        str | None, typer.Argument(metavar="NODE", help="Only this node, in full.", autocompletion=node_names)
+    ] = None,
 ) -> None:
     """Show the nodes: state, GPUs, fabrics, and what is wrong with them."""
     from llmgw.messages.admin import NodeView
@@ -72,7 +75,7 @@ def drain(
     with ctl.connect() as api:
         ctl.show_done(api.post(f"nodes/{node_segment(node)}/drain", {"force": force}))
         if wait:
-            _wait_until_empty(api, node)
+            wait_until_empty(api, node)
 
 
 @command(app, "undrain")
@@ -82,27 +85,7 @@ def undrain(ctl: Ctl, node: NODE) -> None:
         ctl.show_done(api.post(f"nodes/{node_segment(node)}/undrain"))
 
 
-@command(node_app, "remove")
-def remove(
-    ctl: Ctl, node: NODE, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False
-) -> None:
-    """Remove a node that never comes back; what it held is rebuilt elsewhere, and its history stays.
-
-    Of one that is to go: drain it, stop its agent, then remove it. To keep one out: `llmgw ctl cert revoke NODE`.
-    """
-    from llmgw.messages.admin import NodeView
-
-    with ctl.connect() as api:
-        if not yes:
-            view = shaped(api.get(f"nodes/{node_segment(node)}"), NodeView)
-            if not sys.stdin.isatty():
-                raise typer.BadParameter("without a terminal to ask on, removing a node needs --yes")
-            runs = f"it runs {cells.listed(view.replicas)}" if view.replicas else "it runs nothing"
-            typer.confirm(f"{view.node_id} is {view.state} and {runs}. Remove it?", abort=True, err=True)
-        ctl.show_done(api.delete(f"nodes/{node_segment(node)}"))
-
-
-def _wait_until_empty(api: AdminClient, node: str) -> None:
+def wait_until_empty(api: AdminClient, node: str) -> None:
     """Return when no replica is left on the node; raise when the drain is taken back or cannot go on."""
     from llmgw.messages.admin import NodeView
 

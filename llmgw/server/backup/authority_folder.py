@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import tarfile
 from pathlib import Path
 
@@ -78,6 +79,7 @@ def put_back(content: dict[str, bytes], folder: Path, kept_as: Path) -> bool:
     Returns whether one was there. Raises BackupError, also for an authority with another root, which is never
     replaced.
     """
+    folder.parent.mkdir(parents=True, exist_ok=True)
     beside = folder.with_name(f".{folder.name}.restore-{secrets.token_hex(4)}")
     there = (folder / CA).exists()
     try:
@@ -122,6 +124,8 @@ def _replace(content: dict[str, bytes], folder: Path, beside: Path, kept_as: Pat
         if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
             for path in (beside, *beside.rglob("*")):
                 os.chown(path, owner.st_uid, owner.st_gid)
+        # The server's group may pass through it, to the list.
+        os.chmod(beside, stat.S_IMODE(owner.st_mode))
         os.rename(folder, kept_as)
     os.rename(beside, folder)
     sync_folder(folder.parent)

@@ -59,9 +59,9 @@ def snapshot(database: Path, folder: Path, progress: Callable[[float], None]) ->
             try:
                 yield _copied(source, target, file, progress)
             except sqlite3.Error as error:
-                # Reading and writing fail alike, and the larger of the two is what has no room.
                 raise BackupError(
-                    f"{database} could not be copied: {explain(error, folder / '…').what}"
+                    f"{database} could not be copied: {explain(error, folder).what}; check that the disk of "
+                    f"{folder} works and has room, or name a file elsewhere"
                 ) from error
 
 
