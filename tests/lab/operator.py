@@ -27,6 +27,8 @@ from tests.lab.real_fabric import wait_for
 
 AGENTS = "https://server.internal:8443"
 API = f"http://{join_host_port(FLEET[SERVER].address, 8080)}"
+CLIENTS_KEY = "/root/clients.key"
+"""On the control host: a key of the model API."""
 HARDWARE_OPTIONS = f"--nvidia-smi /{HARDWARE}/nvidia-smi --ib-root /{HARDWARE}/ib"
 
 
@@ -121,8 +123,6 @@ class Fleet:
         forward = ["-o", "ControlPath=none", "-N", "-L", f"127.0.0.1:{port}:127.0.0.1:8081"]
         self._tunnel = subprocess.Popen(ssh_command(SERVER, options=forward), stdin=subprocess.DEVNULL)
         self._admin = httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=5.0)
-        self.key: str | None = None
-        """Of the model API."""
 
     def close(self) -> None:
         self._admin.close()
@@ -170,7 +170,8 @@ class Fleet:
     @contextmanager
     def load(self) -> Iterator[Load]:
         """Clients of both models while the block runs; every request of theirs is served."""
-        load = Load(API, ["demo/big", "demo/small"], clients=2, tokens=20, key=self.key)
+        key = (FLEET[SERVER].root / CLIENTS_KEY[1:]).read_text().strip()
+        load = Load(API, ["demo/big", "demo/small"], clients=2, tokens=20, key=key)
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, daemon=True)
         thread.start()

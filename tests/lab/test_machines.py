@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.lab.machines import lab as machines
 from tests.lab.machines.places import FLEET, SERVER
 from tests.lab.operator import (
     AGENTS,
+    CLIENTS_KEY,
     Fleet,
     engines,
     gpus_used_twice,
@@ -61,9 +63,19 @@ MODELS = {
 class Lab:
     """The fleet of this module, and the files that its machines are given."""
 
-    def __init__(self, files: ReleaseFiles) -> None:
-        self.files = files
+    def __init__(self, make_files: Callable[[], ReleaseFiles]) -> None:
+        self._make_files = make_files
         self.fleet = Fleet()
+
+    @cached_property
+    def files(self) -> ReleaseFiles:
+        return self._make_files()
+
+    def give(self, file: Path) -> str:
+        """Copy a file of a release and its signature to the control host; its path there."""
+        for path in (file, file.with_name(f"{file.name}.sig")):
+            put(SERVER, path, f"/root/{path.name}")
+        return f"/root/{file.name}"
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +84,12 @@ def lab(needs_machines: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
         pytest.skip(
             "the machines have Debian's Python 3.11, for which another Python cannot pack its installation"
         )
+    place = tmp_path_factory.mktemp("release") / "files"
     with ThreadPoolExecutor() as pool:
-        making = pool.submit(ReleaseFiles, tmp_path_factory.mktemp("release") / "files")
+        # A lab that is gone on with has its program.
+        making = None if machines.status()["up"] else pool.submit(ReleaseFiles, place)
         with running_lab():
-            made = Lab(making.result())
+            made = Lab(making.result if making else lambda: ReleaseFiles(place))
             try:
                 yield made
             finally:
@@ -83,12 +97,9 @@ def lab(needs_machines: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def test_a_bare_machine_becomes_the_control_host(lab: Lab) -> None:
-    name = lab.files.wheels.name
-    put(SERVER, lab.files.wheels, f"/root/{name}")
-    put(SERVER, lab.files.folder, f"/root/{lab.files.folder.name}")
-    put(SERVER, lab.files.folder.with_name(f"{lab.files.folder.name}.sig"), f"/root/{lab.files.folder.name}.sig")
+    file, name = lab.give(lab.files.wheels), lab.files.wheels.name
     installer = (Path(__file__).parent.parent.parent / "llmgw/release/install.sh").read_text()
-    said = on(SERVER, f"sh -s -- /root/{name} {name} $(sha256sum /root/{name} | cut -d' ' -f1)", stdin=installer)
+    said = on(SERVER, f"sh -s -- {file} {name} $(sha256sum {file} | cut -d' ' -f1)", stdin=installer)
     assert said.out.splitlines()[-1] == f"installed {__version__}"
     would = llmgw("server install --listen 0.0.0.0:8080 --dry-run")
     assert "Nothing was changed" in would
@@ -109,7 +120,7 @@ def test_the_servers_settings_are_its_operators(lab: Lab) -> None:
     path.write_text(path.read_text() + yaml.safe_dump(settings))
     llmgw("server --config /etc/llmgw/server.yaml --check")
     on(SERVER, "systemctl restart llmgw-server")
-    lab.fleet.key = llmgw("ctl keys create clients").out.strip().splitlines()[0]
+    on(SERVER, f"umask 077; llmgw ctl keys create clients > {CLIENTS_KEY}")
 
 
 def test_what_ssh_and_the_node_say_no_to_is_a_sentence_and_changes_nothing(lab: Lab) -> None:
@@ -139,7 +150,7 @@ def test_what_ssh_and_the_node_say_no_to_is_a_sentence_and_changes_nothing(lab: 
     assert "python3-venv" in said, said
     assert "Wheel" not in said
     on("node03", "mount -t tmpfs -o size=8M none /opt")
-    said = onboard("node03", f"--binary /root/{lab.files.folder.name}", code=1)
+    said = onboard("node03", f"--binary {lab.give(lab.files.folder)}", code=1)
     on("node03", "umount /opt")
     assert "Make room" in said, said
     assert on("node03", "ls /etc/llmgw /usr/local/bin/llmgw 2>&1", code=2).out.count("No such file") == 2
@@ -154,19 +165,23 @@ def test_a_run_that_was_interrupted_is_completed_by_the_next(lab: Lab) -> None:
     for name in NODES:
         on(name, f"mkdir -p /etc/llmgw && printf '{AGENT_ENV}' > /etc/llmgw/agent.env")
     command = f"llmgw onboard-node --node node01 --addr {FLEET['node01'].address} --server {AGENTS} --fabric ib-a"
-    on(SERVER, f"systemd-run --quiet --unit interrupted {command}")
+    on(SERVER, f"systemd-run --quiet --collect --unit interrupted {command}")
     wait_for(
         lambda: on("node01", "ls -d /opt/llmgw/.new-*", code=None).code == 0, "the program is being installed"
     )
     on(SERVER, "systemctl kill --signal=KILL interrupted")
-    said = onboard("node01")
+    # What it had begun on the node goes on to its end, and nobody works there at the same time.
+    said = wait_for(
+        lambda: "another run" not in (again := onboard("node01", code=None)) and again, "it is let in", 120
+    )
+    assert said.code == 0, said
     assert "its own stays" in said, said
     assert "node01 is there" in said
     assert on("node01", "ls -d /opt/llmgw/.new-* /tmp/llmgw* /var/tmp/*llmgw* 2>/dev/null", code=None).out == ""
 
 
 def test_four_nodes_are_onboarded_with_a_file_of_either_kind(lab: Lab) -> None:
-    options = f"--binary /root/{lab.files.folder.name} --release-key /root/release.pub"
+    options = f"--binary {lab.give(lab.files.folder)} --release-key /root/release.pub"
     (FLEET[SERVER].root / "root/release.pub").write_bytes(lab.files.public_key)
     with ThreadPoolExecutor() as pool:
         for said in pool.map(lambda node: onboard(node, options), NODES[1:]):
@@ -176,7 +191,8 @@ def test_four_nodes_are_onboarded_with_a_file_of_either_kind(lab: Lab) -> None:
     for node in NODES:
         assert on(node, "systemctl is-enabled llmgw-agent").out == "enabled\n"
         assert on(node, "stat -c %U:%a /etc/llmgw/agent-key.pem").out == "root:600\n"
-        assert "unlimited" in on(node, f"grep 'Max locked memory' /proc/{main_pid(node, 'llmgw-agent')}/limits")
+        # Whether a limit can be raised is a matter of what this machine itself may do.
+        assert on(node, "systemctl show --value --property=LimitMEMLOCK llmgw-agent").out == "infinity\n"
     # The system believes the authority.
     on(
         "node02",
@@ -238,12 +254,10 @@ def test_server_and_routers_are_restarted_under_load_and_nothing_fails(lab: Lab)
 
 
 def test_agents_are_upgraded_under_load_and_nothing_fails(lab: Lab) -> None:
-    newer = lab.files.newer(NEWER)
-    for path in (newer, newer.with_name(f"{newer.name}.sig")):
-        put(SERVER, path, f"/root/{path.name}")
+    newer = lab.give(lab.files.newer(NEWER))
     before = {node: engines(node) for node in NODES}
     with lab.fleet.load():
-        said = llmgw(f"ctl upgrade --to /root/{newer.name} --nodes node02,node03")
+        said = llmgw(f"ctl upgrade --to {newer} --nodes node02,node03")
     assert "2 of 2" in said, said
     assert [lab.fleet.node(node)["version"] for node in NODES] == [__version__, NEWER, NEWER, __version__]
     assert on("node02", "llmgw --version").out.split()[1] == NEWER
