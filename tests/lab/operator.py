@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shlex
+import socket
 import subprocess
 import threading
 from collections import Counter
@@ -122,6 +123,7 @@ class Fleet:
         port = free_port()
         forward = ["-o", "ControlPath=none", "-N", "-L", f"127.0.0.1:{port}:127.0.0.1:8081"]
         self._tunnel = subprocess.Popen(ssh_command(SERVER, options=forward), stdin=subprocess.DEVNULL)
+        wait_for(lambda: _listens(port), "ssh forwards to the control host")
         self._admin = httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=5.0)
 
     def close(self) -> None:
@@ -197,6 +199,11 @@ class Fleet:
             thread.join()
             loop.close()
         assert not load.failed, load.counts()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextmanager

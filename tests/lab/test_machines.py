@@ -55,7 +55,7 @@ MODELS = {
                 }
             ],
         }
-        for name, nodes, gpus in (("demo/big", 2, 4), ("demo/small", 1, 1))
+        for name, nodes, gpus in (("demo/big", 2, 3), ("demo/small", 1, 1))
     ]
 }
 
