@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import socket
@@ -333,3 +334,12 @@ def test_a_command_that_is_not_installed_does_not_break_the_others(tmp_path: Pat
         "error: this installation has no `llmgw gone` (llmgw.cli.gone is missing)\n",
     )
     assert "needs the Python package not_there, which is not installed" in run("needy").stderr
+
+
+def test_server_install_without_root_or_systemd_is_a_sentence(tmp_path: Path) -> None:
+    if os.geteuid() == 0 and Path("/run/systemd/system").is_dir():
+        pytest.skip("a dry run works here")
+    done = llmgw("server", "install", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert re.fullmatch(r"error: (Only root can|This machine is not run by systemd).*\n", done.stderr)

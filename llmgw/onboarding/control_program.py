@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from llmgw.config.own_program import is_frozen
 from llmgw.onboarding.local_host import Action, ControlHostError, LocalHost
 from llmgw.release.files import read_name
 from llmgw.release.install import script
@@ -46,7 +47,7 @@ def program(host: LocalHost, binary: Path | None, running: Path | None = None) -
 
 def running_program() -> Path | None:
     """The program that this process runs, as a path to start it by; None for a checkout without one."""
-    if getattr(sys, "frozen", False):
+    if is_frozen():
         return Path(sys.executable)
     beside = Path(sys.prefix) / "bin" / "llmgw"
     if not beside.exists() or "site-packages" not in Path(__file__).parts:

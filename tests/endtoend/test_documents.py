@@ -19,9 +19,10 @@ BLOCK = re.compile(r"^```(console|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 # Run by other tests: the demo and its scenarios (test_demo.py, test_coming_back.py, test_demo_gguf.py), the
 # simulator (tests/simulation), the fuzzing (test_fuzz.py), the package (test_installed.py), the benches,
-# the suite itself.
+# releases (tests/release, tests/ctl/test_release.py), the suite itself.
 ELSEWHERE = re.compile(
-    r"scripts/(demo|test|check|simulate|fuzz|bench)( |$)|pipx install llmgw$|llmgw demo --scenario "
+    r"scripts/(demo|test|check|simulate|fuzz|bench|build|sign)( |$)|pipx install llmgw$|llmgw demo --scenario |"
+    r"sh install.sh |sha256sum |llmgw ctl release verify "
 )
 # They name another host.
 OTHER_HOST = re.compile(r"export LLMGW_CTL_")
