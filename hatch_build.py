@@ -10,6 +10,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PLACE = "llmgw/_commit"
+SOURCES = ("llmgw", "migrations", "examples", "building", "pyproject.toml", "hatch_build.py")
 
 
 class CommitHook(BuildHookInterface[Any]):
@@ -39,7 +40,7 @@ def commit_of(root: Path) -> str | None:
         top = _git(root, "rev-parse", "--show-toplevel")
         if Path(top).resolve() != root.resolve():
             return None
-        changed = ", changed" if _git(root, "status", "--porcelain", "--untracked-files=no") else ""
+        changed = ", changed" if _git(root, "status", "--porcelain", "--", *SOURCES) else ""
         return _git(root, "rev-parse", "--short=12", "HEAD") + changed
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -35,7 +35,7 @@ unpack() {
   said=$({ tail -c +@OFFSET@ "$0" | tar --no-same-owner --strip-components=1 -xzf - -C "$1"; } 2>&1) && return 0
   free_kb=$(df -Pk "$1" 2>/dev/null | awk 'NR == 2 { print $4 }')
   rm -rf "$1"
-  [ "${free_kb:-9999}" -ge 64 ] || fail "There is no space left on device: $1 could not hold llmgw @VERSION@."
+  [ "${free_kb:-9999}" -ge 64 ] || fail "No space left on device: $1 could not hold llmgw @VERSION@; make room there."
   fail "llmgw @VERSION@ could not be unpacked into $1: $(printf '%s' "$said" | tail -n 3 | tr '\n' ' ')"
 }
 

@@ -219,11 +219,9 @@ prepare() {
 
 # Is a process running from folder $1? Its program lies there, or is an interpreter that was started by that path.
 in_use() {
-  for process in /proc/[0-9]*; do
-    case "$(readlink "$process/exe" 2>/dev/null)" in "$1"/*) return 0 ;; esac
-    if tr '\0' '\n' 2>/dev/null <"$process/cmdline" | grep -qF "$1/"; then return 0; fi
-  done 2>/dev/null
-  return 1
+  # The pattern comes from standard input, or grep would find it in its own command line.
+  if printf '%s/' "$1" | grep -qsaF -f - /proc/[0-9]*/cmdline; then return 0; fi
+  ls -l /proc/[0-9]*/exe 2>/dev/null | grep -qF -- "-> $1/"
 }
 
 switch() {

@@ -20,6 +20,7 @@ from building.parts import Part
 from building.sign import main as sign
 from building.single import write_single
 from building.tarballs import pack
+from hatch_build import commit_of
 from llmgw.release.files import Kind, name_of
 from llmgw.release.install import script
 from tests.release.made_up_release import MACHINE, folder_tarball, sha256
@@ -196,6 +197,27 @@ def test_checksums_cover_all_but_signatures(tmp_path: Path) -> None:
         subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=tmp_path, check=True)
         names = [line.split()[1] for line in (tmp_path / "SHA256SUMS").read_text().splitlines()]
         assert names == [name_of(Kind.FOLDER, "1.2.3", MACHINE), "x.cdx.json"]
+
+
+def test_a_build_names_its_commit_and_whether_files_differ_from_it(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
+        command = ["git", "-C", str(tmp_path), *identity, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert commit_of(tmp_path) is None
+    git("init", "-q")
+    (tmp_path / "llmgw").mkdir()
+    (tmp_path / "llmgw/__init__.py").write_text("")
+    git("add", "-A")
+    git("commit", "-q", "-m", "x")
+    commit = git("rev-parse", "--short=12", "HEAD")
+    (tmp_path / "notes").write_text("")
+    assert commit_of(tmp_path) == commit
+    (tmp_path / "llmgw/more.py").write_text("")
+    assert commit_of(tmp_path) == f"{commit}, changed"
+    # A folder inside of some other checkout is not that one's.
+    assert commit_of(tmp_path / "llmgw") is None
 
 
 def test_a_wrong_wish_builds_nothing(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from building.single import write_single
 from llmgw.release.files import Kind, name_of
 from llmgw.release.install import script
 from tests.release.made_up_release import MACHINE, folder_tarball, sha256, wheel, wheels_tarball
@@ -229,8 +230,12 @@ def test_a_broken_installation_is_mended(tmp_path: Path, root: Path) -> None:
     assert versions(root) == [folder_of(file, root).name]
 
 
-def test_a_full_disk_is_called_that_and_leaves_nothing(tmp_path: Path, root: Path) -> None:
+@pytest.mark.parametrize("kind", [Kind.FOLDER, Kind.SINGLE])
+def test_a_full_disk_is_called_that_and_leaves_nothing(tmp_path: Path, root: Path, kind: Kind) -> None:
     file = folder_tarball(tmp_path, files={"big": os.urandom(400_000)})
+    if kind is Kind.SINGLE:
+        tarball, file = file, tmp_path / name_of(kind, "1.2.3", MACHINE)
+        write_single(tarball, file, version="1.2.3", machine=MACHINE, glibc="2.17")
     command = f"mount -t tmpfs -o size=128k none {root} && sh -s -- {file} {file.name} {sha256(file)} {root}"
     command += f"; code=$?; ls -A {root}/opt/llmgw; exit $code"
     if subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode != 0:
