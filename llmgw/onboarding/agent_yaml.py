@@ -79,8 +79,9 @@ def plan(wish: Wish, there: bytes | None, mgmt_addr: str | None) -> Plan:
             f"{layout.AGENT_CONFIG} on {wish.node_id} was edited by hand, and the options ask for something "
             "else:\n"
             f"{_difference(before, config)}\n"
-            "Edit it there to say the same, or leave the options out, or have them merged in with --force-config "
-            "(its comments go; the file that is there stays as agent.yaml.before). Nothing was changed."
+            "Edit it there to say the same, or leave the options out, or have them merged in with "
+            "--force-config (its comments go; the file that is there stays as agent.yaml.before). Nothing was "
+            "changed."
         )
     return Plan(config, text, keeps_old=not ours and there is not None)
 
@@ -112,8 +113,7 @@ def _merged(wish: Wish, written: dict[str, Any], mgmt_addr: str | None, ours: bo
     if "server" not in merged:
         raise OnboardError(
             f"{wish.node_id} has no configuration yet: say with --server which server its agent dials, for "
-            "example "
-            "--server https://gateway.internal:8443."
+            "example --server https://gateway.internal:8443."
         )
     engines = dict(merged.get("engines") or {})
     real = {"llamacpp", "vllm", "sglang"} & {name for name, value in engines.items() if value is not None}

@@ -29,9 +29,8 @@ def check_machine(facts: NodeFacts, wish: Wish) -> None:
     if facts.hostname.lower().partition(".")[0] != wish.node_id.partition(".")[0] and not wish.force:
         raise OnboardError(
             f"The machine at {wish.addr} is called {facts.hostname!r}, not {wish.node_id}: is --addr another "
-            "machine's? "
-            f"If it is the right one, call it so (hostnamectl set-hostname {wish.node_id}), or insist with "
-            "--force."
+            f"machine's? If it is the right one, call it so (hostnamectl set-hostname {wish.node_id}), or insist "
+            "with --force."
         )
     ahead_s = facts.clock_ahead_s
     if abs(ahead_s) > BACKDATE_S - CLOCK_MARGIN_S:
@@ -43,8 +42,7 @@ def check_machine(facts: NodeFacts, wish: Wish) -> None:
         )
         raise OnboardError(
             f"The clock of {wish.node_id} is {_duration(abs(ahead_s))} {side} this host's, so {why}. Set it "
-            "there "
-            "(timedatectl set-ntp true; chronyc makestep), or this host's, then run this again."
+            "there (timedatectl set-ntp true; chronyc makestep), or this host's, then run this again."
         )
 
 
@@ -62,15 +60,13 @@ def enrolled_address(facts: NodeFacts, wish: Wish) -> str:
             known = ", ".join(name for name in facts.addresses if name != "lo") or "none that can be seen"
             raise OnboardError(
                 f"{wish.node_id} has no interface {wish.mgmt_if} with an address (it has {known}); correct "
-                "--mgmt-if, or "
-                "give the address with --mgmt-addr."
+                "--mgmt-if, or give the address with --mgmt-addr."
             )
     address = wish.mgmt_addr or wish.addr.strip("[]")
     if not is_address(address):
         raise OnboardError(
-            f"--addr {wish.addr} is a name, and engines are reached at an address: give it with --mgmt-addr, "
-            "or its "
-            f"interface with --mgmt-if. {wish.node_id} has {_own(facts)}."
+            f"--addr {wish.addr} is a name, and engines are reached at an address: give it with --mgmt-addr, or "
+            f"its interface with --mgmt-if. {wish.node_id} has {_own(facts)}."
         )
     wanted = ipaddress.ip_address(address)
     if facts.all_addresses and not any(
@@ -78,8 +74,7 @@ def enrolled_address(facts: NodeFacts, wish: Wish) -> str:
     ):
         raise OnboardError(
             f"{wish.node_id} does not have the address {address} (it has {_own(facts)}), so its engines could "
-            "not be "
-            "reached there. Give its own with --mgmt-addr, or its interface with --mgmt-if."
+            "not be reached there. Give its own with --mgmt-addr, or its interface with --mgmt-if."
         )
     return str(wanted)
 
@@ -94,8 +89,7 @@ def check_not_another(
     if peer is not None and peer.node_id != wish.node_id:
         sentence = (
             f"The machine at {wish.addr} is onboarded as {peer.node_id} already. If it is to be {wish.node_id} "
-            "from now "
-            f"on, remove the other first (llmgw ctl node remove {peer.node_id}) and insist with --force"
+            f"from now on, remove the other first (llmgw ctl node remove {peer.node_id}) and insist with --force"
         )
         if not wish.force:
             raise OnboardError(sentence + ".")
@@ -107,10 +101,8 @@ def check_not_another(
         if not wish.force:
             raise OnboardError(
                 f"{wish.node_id} is onboarded elsewhere already: the control plane hears it at {view.address}, "
-                "and this "
-                f"machine is {address}. Two machines cannot be one node: choose another --node, or remove that "
-                "one first "
-                f"(llmgw ctl node remove {wish.node_id}); --force insists."
+                f"and this machine is {address}. Two machines cannot be one node: choose another --node, or "
+                f"remove that one first (llmgw ctl node remove {wish.node_id}); --force insists."
             )
         warn(f"{wish.node_id} is heard at {view.address} too; the control plane refuses one of the two")
 

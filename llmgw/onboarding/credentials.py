@@ -66,8 +66,7 @@ def issue(authority: Authority, node_id: str, address: str, now: float) -> Issue
     except OSError as error:
         raise OnboardError(
             f"The authority in {authority.path} cannot issue: {error.strerror or error}. Run this as the user "
-            "who owns "
-            "that folder."
+            "who owns that folder."
         ) from None
 
 

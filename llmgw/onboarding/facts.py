@@ -113,6 +113,5 @@ def read_facts(said: str, now: float, node_id: str) -> NodeFacts:
     except (KeyError, ValueError, binascii.Error):
         raise OnboardError(
             f"{node_id} did not answer as a Linux machine with a POSIX shell does. Is its login shell a normal "
-            "one, "
-            "and does its profile print nothing when nobody is at a terminal?"
+            "one, and does its profile print nothing when nobody is at a terminal?"
         ) from None

@@ -1,5 +1,6 @@
 # Shared by the scripts that change a node: put files in place whole, and remember that a restart is due.
 R=${LLMGW_ROOT:-}
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 etc=$R/etc/llmgw
 units=$R/etc/systemd/system
 umask 022

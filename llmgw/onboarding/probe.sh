@@ -1,6 +1,7 @@
 # What this machine is and what of llmgw is on it: one fact a line, a word and its values. Changes nothing.
 # Files are printed in base64; of a private key only whether it belongs to its certificate.
 R=${LLMGW_ROOT:-}
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 etc=$R/etc/llmgw
 
 echo "time $(date +%s)"

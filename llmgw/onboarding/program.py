@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmgw import __version__
+from llmgw.config.own_program import is_frozen
 from llmgw.onboarding.errors import OnboardError
 from llmgw.onboarding.facts import NodeFacts
-from llmgw.onboarding.venv_wheels import pack
+from llmgw.onboarding.venv_wheels import installation, pack
 from llmgw.release.files import Kind, ReleaseFile, name_of, read_name
 from llmgw.release.signature import digest, read_public_key, verify
 
@@ -63,19 +64,18 @@ def own(folder: Path) -> Program:
     Raises OnboardError for a working tree, which no node should run.
     """
     machine = platform.machine()
-    if getattr(sys, "frozen", False):
-        path = _frozen(folder, machine)
-    else:
-        path = pack(folder, f"cp{sys.version_info[0]}{sys.version_info[1]}", machine)
+    path = _frozen(folder, machine) if is_frozen() else pack(folder, _own_python(), machine)
     return Program(read_name(path.name), path, digest(path).hex())
 
 
 def what_own_would_be() -> ReleaseFile:
-    """What `own` makes, without making it."""
+    """What `own` makes, without making it. Raises OnboardError where it could not."""
     machine = platform.machine()
-    if getattr(sys, "frozen", False):
+    if is_frozen():
+        _own_folder()
         return read_name(name_of(Kind.FOLDER, __version__, machine))
-    return read_name(name_of(Kind.WHEELS, __version__, machine, f"cp{sys.version_info[0]}{sys.version_info[1]}"))
+    installation()
+    return read_name(name_of(Kind.WHEELS, __version__, machine, _own_python()))
 
 
 def on_node(facts: NodeFacts) -> str | None:
@@ -102,8 +102,7 @@ def check_fits(file: ReleaseFile, size_bytes: int, facts: NodeFacts, node_id: st
         other = name_of(file.kind, file.version, facts.machine, file.python or "")
         raise OnboardError(
             f"{node_id} is {facts.machine} and {file.name} is for {file.machine}: name the release's file for "
-            "it, "
-            f"--binary {other}"
+            f"it, --binary {other}"
         )
     if file.kind in (Kind.WHEEL, Kind.WHEELS):
         tags = [one.tag for one in facts.interpreters if _python_fits(one.tag, file)]
@@ -112,8 +111,7 @@ def check_fits(file: ReleaseFile, size_bytes: int, facts: NodeFacts, node_id: st
             has = ", ".join(f"3.{one.tag[3:]}" for one in facts.interpreters) or "none"
             raise OnboardError(
                 f"{node_id} has no {wanted} (it has {has}), which {file.name} needs: install it there, or name "
-                "the "
-                f"release's file that needs no Python, --binary {single}"
+                f"the release's file that needs no Python, --binary {single}"
             )
         if not any(one.makes_environments for one in facts.interpreters if one.tag in tags):
             package = f"python3.{tags[0][3:]}-venv"
@@ -143,21 +141,23 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
-def _frozen(folder: Path, machine: str) -> Path:
-    root = next(
-        (
-            above
-            for above in list(Path(sys.executable).resolve().parents)[:_ABOVE_MAX]
-            if (above / "bin" / "llmgw").exists() and above != Path("/usr") and above != Path("/")
-        ),
-        None,
+def _own_python() -> str:
+    return f"cp{sys.version_info[0]}{sys.version_info[1]}"
+
+
+def _own_folder() -> Path:
+    """The folder that this program was unpacked to: `bin/llmgw` lies in it. Raises OnboardError."""
+    for above in list(Path(sys.executable).resolve().parents)[:_ABOVE_MAX]:
+        if (above / "bin" / "llmgw").exists() and above not in (Path("/"), Path("/usr"), Path("/usr/local")):
+            return above
+    raise OnboardError(
+        f"The folder that {sys.executable} was unpacked to is not a release's: name a file of a release with "
+        "--binary."
     )
-    if root is None:
-        raise OnboardError(
-            f"The folder that {sys.executable} was unpacked to is not the release's: name a file of a release "
-            "with "
-            "--binary."
-        )
+
+
+def _frozen(folder: Path, machine: str) -> Path:
+    root = _own_folder()
     path = folder / name_of(Kind.FOLDER, __version__, machine)
     top = path.name.removesuffix(".tar.gz")
 

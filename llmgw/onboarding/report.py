@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from llmgw.messages.findings import Finding
@@ -43,3 +45,21 @@ class Report(msgspec.Struct, kw_only=True):
     def good(self) -> bool:
         """Whether the node serves: it is there, and doctor found no error."""
         return self.problem is None and all(finding.severity != "error" for finding in self.findings)
+
+
+class Telling:
+    """Fills a report step by step and tells each as it is done; `say` gets a line at a time."""
+
+    def __init__(self, report: Report, say: Callable[[str], None]) -> None:
+        self.report = report
+        self.say = say
+
+    def done(self, name: str, changed: bool, what: str) -> None:
+        """A step is done."""
+        self.report.steps.append(Step(name=name, changed=changed, what=what))
+        self.say(f"{name}: {what}")
+
+    def note(self, sentence: str) -> None:
+        """Something is worth knowing and stops nothing."""
+        self.report.notes.append(sentence)
+        self.say(f"note: {sentence}")

@@ -10,9 +10,11 @@ import io
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tarfile
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,11 +38,13 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}")
 # Words for any login shell: no exclamation mark and no newline, which csh would read within quotes. The script
 # and its files come on standard input; a connection that breaks ends tar, and so the folder.
 _BOOTSTRAP = (
-    "umask 077; LC_ALL=C; export LC_ALL; "
-    "d=$(mktemp -d {base}/llmgw-onboard.XXXXXXXX) || d=$(mktemp -d /tmp/llmgw-onboard.XXXXXXXX) || exit 73; "
+    "umask 077; LC_ALL=C; export LC_ALL; r=$LLMGW_ROOT; t=llmgw-onboard.XXXXXXXX; d=$(mktemp -d $r{base}/$t) || "
+    "d=$(mktemp -d $r/tmp/$t) || exit 73; "
     'trap "rm -rf $d" EXIT; trap "exit 74" HUP INT PIPE TERM; '
-    "tar -xf - -C $d || exit 75; cd / && sh $d/run.sh $d"
+    "tar -xf - -C $d || exit 75; echo {begins}; cd / && sh $d/run.sh $d"
 )
+_BEGINS = "llmgw-onboard-begins"
+"""Printed before the script's own words: a login shell's profile may print, too."""
 _WHO = "if [ $(id -u) = 0 ]; then echo root; else sudo -n id -u; fi"
 
 SMALL_FILES = "/run"
@@ -76,7 +80,7 @@ class Ssh:
             raise OnboardError(f"--addr {address!r} is neither an address nor a name of a host.")
         if user is not None and not _USER.fullmatch(user):
             raise OnboardError(f"--ssh-user {user!r} is not the name of a user.")
-        self.address = address
+        self.address = address.strip("[]")
         self.node_id = node_id
         self._user = user
         self._config = config
@@ -129,9 +133,10 @@ class Ssh:
         code, out, said = self._run(f"sh -c '{_WHO}'", None, CONNECT_TIMEOUT_S * 4)
         if code == SSH_FAILED:
             raise explain_ssh(said, self.address, self.node_id)
-        if out.strip() == "root":
+        who = (out.split() or [""])[-1]
+        if who == "root":
             return "root"
-        if code != 0 or out.strip() != "0":
+        if code != 0 or who != "0":
             raise explain_sudo(said or out, self.address)
         self._become = "sudo -n "
         return "sudo"
@@ -147,13 +152,13 @@ class Ssh:
 
         Raises StepError when it failed there, OnboardError when the connection did.
         """
-        command = f"{self._become}sh -c '{_BOOTSTRAP.format(base=script.base)}'"
+        command = f"{self._become}sh -c '{_BOOTSTRAP.format(base=script.base, begins=_BEGINS)}'"
         code, out, said = self._run(command, script, timeout_s, sent)
         if code == SSH_FAILED:
             raise explain_ssh(said, self.address, self.node_id)
         if code != 0:
             raise StepError(explain_remote(script.name, code, said, self.node_id), code, said)
-        return out
+        return out.partition(f"{_BEGINS}\n")[2]
 
     def _run(
         self,
@@ -170,25 +175,29 @@ class Ssh:
                 stdout=out,
                 stderr=said,
             )
+            # Of the whole, sending included: a machine whose disk hangs reads no further and says nothing.
+            timer = threading.Timer(timeout_s, process.kill)
+            timer.start()
             try:
                 if script is not None:
                     assert process.stdin is not None
                     with suppress(BrokenPipeError):  # why the other side left is in what it said
                         _send(script, process.stdin, sent)
                         process.stdin.close()
-                code = process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                raise OnboardError(
-                    f"{self.node_id}: {script.name if script else 'the first command'} did not end within "
-                    f"{timeout_s:g} s; look at the node (ssh {self.address}), then run this again."
-                ) from None
+                code = process.wait()
             finally:
+                timer.cancel()
                 if process.poll() is None:
                     process.kill()
                     process.wait()
                 if process.stdin is not None:
                     with suppress(OSError):
                         process.stdin.close()
+            if code == -signal.SIGKILL:
+                raise OnboardError(
+                    f"{self.node_id}: {script.name if script else 'the first command'} did not end within "
+                    f"{timeout_s:g} s; look at the node (ssh {self.address}), then run this again."
+                )
             return code, _text(out), _text(said)
 
     def _asks_about_new_keys(self) -> bool:

@@ -20,7 +20,7 @@ def explain_ssh(said: str, address: str, node_id: str) -> OnboardError:
     """The sentence for an ssh that ended with 255; `said` is its stderr."""
     for pattern, sentence in _SSH:
         if found := re.search(pattern, said, re.IGNORECASE):
-            given = {name: text or "" for name, text in found.groupdict().items()}
+            given = {name: text for name, text in found.groupdict().items() if text}
             return OnboardError(
                 sentence.format(
                     **{"file": "", "line": "", "who": address, **given}, address=address, node=node_id
@@ -65,17 +65,16 @@ def last_words(said: str) -> str:
 _AGAIN = "Then run this again: it goes on where it was."
 _SSH = (
     (
-        r"Offending \S+ key in (?P<file>\S+?):(?P<line>\d+)[\s\S]*(?:has changed|HAS CHANGED)",
+        r"Offending \S+ key in (?P<file>\S+?):(?P<line>\d+)[\s\S]*host key for (?P<who>\S+) has changed",
         "The host key of {address} is not the one remembered in {file} line {line}: the machine was installed "
-        "anew, "
-        "or another one answers in its place. If it was, forget the old key (ssh-keygen -f {file} -R {address}) "
-        "and run this again; if not, find out who answers. Nothing was sent.",
+        "anew, or another one answers in its place. If it was, forget the old key (ssh-keygen -f {file} -R "
+        "{who!r}) and run this again; if not, find out who answers. Nothing was sent.",
     ),
     (
-        r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key for \S+ has changed",
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key for (?P<who>\S+) has changed",
         "The host key of {address} is not the one remembered: the machine was installed anew, or another one "
-        "answers in its place. If it was, forget the old key (ssh-keygen -R {address}) and run this again; if "
-        "not, find out who answers. Nothing was sent.",
+        "answers in its place. If it was, forget the old key (ssh-keygen -R {who!r}) and run this again; if not, "
+        "find out who answers. Nothing was sent.",
     ),
     (
         r"REVOKED HOST KEY|host key for \S+ (?:was|is marked as) revoked",
@@ -168,7 +167,7 @@ _SUDO = (
 )
 _NODE = (
     (
-        r"(?:(?:'|‘)?(?P<where>/[^\s'’:]*)(?:'|’)?: )?No space left on device",
+        r"(?:(?:'|‘)?(?P<where>/[^\s'’:]*)(?:'|’)?: )?(?:No space left on device|Wrote only \d+ of \d+ bytes)",
         f"no space is left on {{where}}. Make room (df -h, journalctl --vacuum-size=200M). {_AGAIN}",
     ),
     (r"Disk quota exceeded", f"the disk quota there is used up. {_AGAIN}"),

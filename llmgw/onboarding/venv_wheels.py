@@ -34,7 +34,7 @@ def pack(folder: Path, python: str, machine: str) -> Path:
     The same installation gives the same bytes. Raises OnboardError when it is a working tree, or a part of it was
     not installed from a wheel.
     """
-    own = _own()
+    own = installation()
     path = folder / name_of(Kind.WHEELS, own.version, machine, python)
     top = path.name.removesuffix(".tar.gz")
     with (
@@ -73,8 +73,7 @@ def wheel_of(installed: metadata.Distribution) -> tuple[str, bytes]:
             except OSError as error:
                 raise OnboardError(
                     f"The Python package {name} here is not whole ({where}: {error.strerror}), so it cannot be "
-                    "sent. "
-                    f"Install llmgw again. {_USE_BINARY}"
+                    f"sent. Install llmgw again. {_USE_BINARY}"
                 ) from None
             if where.partition("/")[0].endswith(".dist-info"):
                 info = where.partition("/")[0]
@@ -87,7 +86,8 @@ def wheel_of(installed: metadata.Distribution) -> tuple[str, bytes]:
     return f"{_escaped(name)}-{installed.version}-{tag}.whl", buffer.getvalue()
 
 
-def _own() -> metadata.Distribution:
+def installation() -> metadata.Distribution:
+    """The installed llmgw that runs here. Raises OnboardError for a working tree, which no node should run."""
     try:
         own = metadata.distribution("llmgw")
     except metadata.PackageNotFoundError:

@@ -48,9 +48,8 @@ class Wish:
         """Raises OnboardError for what no node could be onboarded with."""
         if not re.fullmatch(NODE_ID_PATTERN, self.node_id):
             raise OnboardError(
-                f"--node {self.node_id!r} is not a node id; it is the host name: lower-case letters, digits, "
-                "'-' and "
-                "'.', beginning and ending with a letter or digit, at most 63."
+                f"--node {self.node_id!r} is not a node id; it is the host name: lower-case letters, digits, '-' "
+                "and '.', beginning and ending with a letter or digit, at most 63."
             )
         if self.mgmt_addr is not None and not is_address(self.mgmt_addr):
             raise OnboardError(

@@ -121,6 +121,7 @@ def test_a_node_that_the_server_does_not_let_in_is_told_with_its_agents_log_and_
     assert "the agent's last words:" in done.stdout
     assert "the server does not take the registration" in done.stdout
     assert "llmgw doctor on node03:" in done.stdout
+    assert "Seen from the node: The certificate of 127.0.0.1" in done.stderr
 
 
 def test_a_revoked_node_that_is_onboarded_again_gets_another_certificate_and_is_let_in(fleet: Fleet) -> None:

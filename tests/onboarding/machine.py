@@ -147,7 +147,9 @@ class Machine:
         self.root = folder / "root"
         self.node = node
         self.address = address
-        for place in ("etc", "opt", "run/systemd/system", "usr/local/bin", "var/tmp", "var/lib"):
+        self.server: str | None = "https://gateway.internal:8443"
+        """What --server is, unless the options say; None leaves it out."""
+        for place in ("etc", "opt", "run/systemd/system", "tmp", "usr/local/bin", "var/tmp", "var/lib"):
             (self.root / place).mkdir(parents=True)
         (self.root / "etc" / "os-release").write_text('PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n')
         (folder / "hostname").write_text(f"{node}\n")
@@ -155,6 +157,8 @@ class Machine:
         (folder / "addresses").write_text(f"lo 127.0.0.1\neno1 {address}\n")
         (folder / "clock").write_text("0\n")
         (folder / "findings.json").write_text('{"findings": [], "checks": ["configuration"]}')
+        self.sends_release = True
+        """Whether --binary names a file unless the options do; without it, this very program is sent."""
         self.path = folder / "path"
         _program(self.path / "ssh", _SSH)
         for name, text in {
@@ -190,10 +194,7 @@ class Machine:
     def left_behind(self) -> list[str]:
         """What of a run lies where temporary folders are made."""
         return [
-            str(path)
-            for folder in ("/run", "/tmp", "/var/tmp")
-            for path in Path(folder).glob("llmgw-onboard.*")
-            if path.name != "llmgw-onboard.lock"
+            str(path) for folder in ("run", "tmp", "var/tmp") for path in (self.root / folder).glob("*.????????")
         ]
 
     def onboard(self, pki: Path, *options: str, real: bool = False, **env: str) -> Done:
@@ -225,11 +226,11 @@ class Machine:
         arguments = ["--node", self.node, "--pki", str(pki)]
         for option, value in (
             ("--addr", self.address),
-            ("--binary", str(self.release(real=real))),
+            ("--binary", str(self.release(real=real)) if self.sends_release else None),
             ("--wait", "0"),
-            ("--server", "https://gateway.internal:8443"),
+            ("--server", self.server),
         ):
-            arguments += [] if option in options else [option, value]
+            arguments += [] if option in options or value is None else [option, value]
         return [*arguments, *options]
 
     def env(self, **more: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from llmgw.onboarding.ssh_words import explain_remote
 from llmgw.pki.authority import Authority
 from tests.onboarding.machine import Done, Machine
 
@@ -44,7 +45,7 @@ SSH_SAYS = {
     "changed host key": (
         CHANGED,
         "is not the one remembered in /root/.ssh/known_hosts line 7",
-        "ssh-keygen -f /root/.ssh/known_hosts -R 127.0.0.1",
+        "ssh-keygen -f /root/.ssh/known_hosts -R '10.0.0.11'",
     ),
     "unknown host key": (
         "No ED25519 host key is known for 127.0.0.1 and you have requested strict checking.\n"
@@ -192,10 +193,29 @@ def test_a_disk_that_fills_up_is_told_with_the_place(machine: Machine, pki: Path
     assert machine.onboard_here(pki).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        # As GNU tar 1.34 and coreutils 9.1 say it on a full tmpfs.
+        ("tar: large: Wrote only 4608 of 10240 bytes\ntar: Exiting with failure status\n", "no space is left on"),
+        ("cp: error writing '/etc/llmgw/ca.pem.llmgw-new': No space left on device\n", "on /etc/llmgw/ca.pem"),
+        (
+            "mkdir: cannot create directory ‘/opt/llmgw’: Read-only file system\n",
+            "a file system there is read-only",
+        ),
+        ("sh: 1: tar: not found\n", "there is no tar on the node"),
+        ("", "exit code 75, without a word"),
+    ],
+)
+def test_what_a_node_says_is_a_sentence(said: str, words: str) -> None:
+    assert words in explain_remote("installing the program", 75, said, "node01")
+
+
 def test_a_disk_with_too_little_room_is_told_before_anything_is_sent(machine: Machine, pki: Path) -> None:
     free = machine.folder / "bin" / "df"
     free.write_text(
-        "#!/bin/sh\necho 'Filesystem 1024-blocks Used Available Capacity Mounted on'\necho '/dev/x 9 9 0 100% /'\n"
+        "#!/bin/sh\necho 'Filesystem 1024-blocks Used Available Capacity Mounted on'\n"
+        "echo '/dev/x 9 9 0 100% /'\n"
     )
     free.chmod(0o755)
     refused(machine, machine.onboard_here(pki), "0 MiB free on the disk of /opt", "Make room there")
@@ -254,3 +274,18 @@ def test_an_interface_that_is_not_there_is_refused_with_those_that_are(machine: 
 )
 def test_a_wrong_option_is_a_sentence(machine: Machine, pki: Path, options: list[str], words: str) -> None:
     refused(machine, machine.onboard_here(pki, *options), words)
+
+
+def test_a_working_tree_is_not_sent_and_nothing_is_changed(machine: Machine, pki: Path) -> None:
+    machine.sends_release = False
+    done = machine.onboard_here(pki)
+    refused(machine, done, "This llmgw runs from a working tree", "Name a file of a release with --binary")
+
+
+def test_a_machine_whose_profile_prints_is_onboarded_all_the_same(machine: Machine, pki: Path) -> None:
+    ssh = machine.path / "ssh"
+    *before, last = ssh.read_text().splitlines()
+    ssh.write_text("\n".join([*before, "echo welcome", "echo time flies", last, ""]))
+    done = machine.onboard_here(pki)
+    assert done.returncode == 0, done.stderr
+    assert "doctor: nothing is wrong" in done.stderr

@@ -112,7 +112,7 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(machine: Machine, pki:
     assert machine.restarts() == 0
 
 
-@pytest.mark.parametrize("session", range(2, 7))
+@pytest.mark.parametrize("session", range(3, 7))
 def test_a_run_that_breaks_off_is_completed_by_the_next_and_leaves_nothing_behind(
     machine: Machine, pki: Path, session: int
 ) -> None:
@@ -244,3 +244,31 @@ def test_a_certificate_whose_key_is_another_is_replaced(machine: Machine, pki: P
     done = machine.onboard_here(pki)
     assert "the key on the node was not seen to belong to it" in done.stderr
     assert machine.etc("agent.pem").read_text() != other.cert_pem
+
+
+def test_a_program_of_this_version_on_the_node_stays_when_no_other_is_named(machine: Machine, pki: Path) -> None:
+    machine.onboard_here(pki)
+    machine.sends_release = False
+    done = machine.onboard_here(pki, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    assert changed_by(done) == []
+
+
+def test_a_newer_program_on_the_node_stays_when_no_other_is_named(machine: Machine, pki: Path) -> None:
+    machine.onboard_here(pki, "--binary", str(machine.release(version="99.1.0")))
+    machine.sends_release = False
+    done = machine.onboard_here(pki)
+    assert done.returncode == 0, done.stderr
+    assert "program: llmgw 99.1.0 stays" in done.stderr
+
+
+def test_a_bare_machine_under_a_name_that_had_certificates_is_told_how_to_revoke_them(
+    machine: Machine, pki: Path
+) -> None:
+    machine.node = "node77"
+    (machine.folder / "hostname").write_text("node77\n")
+    assert "still hold" not in machine.onboard_here(pki).stderr
+    machine.etc("agent.pem").unlink()
+    done = machine.onboard_here(pki)
+    assert "node77 has had 1 certificate that still hold" in done.stderr
+    assert "llmgw ctl cert revoke " in done.stderr
