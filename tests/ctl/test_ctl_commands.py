@@ -331,7 +331,7 @@ def test_a_process_answers_fails_and_is_mistyped_as_its_exit_code_says(
     assert "known: node01, node02" in sentence_of(ctl_process("nodes", "node99", home=tmp_path, served=served))
     mistyped = ctl_process("replcias", home=tmp_path, served=served)
     assert mistyped.returncode == 2
-    assert "Did you mean 'replicas'?" in mistyped.stderr
+    assert "Did you mean 'replicas'" in mistyped.stderr
 
 
 def test_help_needs_no_server_and_none_of_the_heavy_libraries(tmp_path: Path) -> None:

@@ -44,6 +44,9 @@ class Plane:
     async def post(self, path: str, **body: Any) -> httpx.Response:
         return await self._client.post(f"/api/v1/{path}", json=body)
 
+    async def put(self, path: str, content: bytes) -> httpx.Response:
+        return await self._client.put(f"/api/v1/{path}", content=content)
+
     async def delete(self, path: str) -> httpx.Response:
         return await self._client.delete(f"/api/v1/{path}")
 

@@ -30,21 +30,6 @@ class Ended:
         return words.removeprefix("error: ")[-WORDS_CHARS_MAX:]
 
 
-def outer_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what a frozen program (PyInstaller) puts there for itself: another program that
-    were to find it would load this one's libraries (PyInstaller's manual, "Launching external programs").
-    """
-    env = {name: value for name, value in environ.items() if not name.startswith(("_PYI_", "_MEIPASS2"))}
-    for name in ("LD_LIBRARY_PATH",):
-        before = env.pop(f"{name}_ORIG", None)
-        if before is not None:
-            env[name] = before
-        elif "_PYI_APPLICATION_HOME_DIR" in environ:
-            env.pop(name, None)
-    env["PYINSTALLER_RESET_ENVIRONMENT"] = "1"
-    return env
-
-
 async def run_program(
     arguments: Sequence[str], environ: Mapping[str, str], timeout_s: float, *, given: str = ""
 ) -> Ended:
@@ -59,7 +44,7 @@ async def run_program(
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=outer_environment(environ),
+            env=dict(environ),
             start_new_session=True,
         )
     except OSError as error:
