@@ -65,6 +65,7 @@ def test_the_wheel_installs_the_command(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         points = archive.read(f"llmgw-{__version__}.dist-info/entry_points.txt").decode()
     assert "llmgw = llmgw.__main__:main" in points.splitlines()
+    assert "llmgw-provision-node = llmgw.cli.provision:main" in points.splitlines()
 
 
 def test_llmgw_runs_from_the_wheel_in_any_folder(wheel: Path, tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ COMMANDS = {
     "agent": LazyCommand("llmgw.cli.agent", "agent", "Run a GPU node's agent."),
     "ctl": LazyCommand("llmgw.cli.ctl.main", "app", "Ask and steer a server: nodes, replicas, certificates, …"),
     "doctor": LazyCommand("llmgw.cli.doctor", "doctor", "Check this node: what is wrong, where, what to type."),
+    "provision-node": LazyCommand(
+        "llmgw.cli.provision", "provision_node", "On a Proxmox host: make a node's VM, up to its ssh."
+    ),
     "onboard-node": LazyCommand(
         "llmgw.cli.onboard", "onboard_node", "Make a machine a node of the fleet, over ssh."
     ),

@@ -80,7 +80,7 @@ def _what_changes(ready: Restoring) -> list[str]:
         sentences.append(f"warning: the catalog goes back from revision {since.catalog_revision}")
     for names, what in (
         (since.stops, "the catalog of then wants fewer replicas of these, or none, and they are stopped"),
-        (since.lost, "these were made since, and are not known afterwards"),
+        (since.lost, "these were made since, and do not work afterwards"),
     ):
         if names:
             sentences.append(f"warning: {what}: {_shown(names)}")

@@ -19,7 +19,7 @@ from tests.ctl.scripted import ServedAdmin
         ("llmgw ctl nodes ", "node01"),
         ("llmgw ctl node remove ", "node01"),
         ("llmgw ctl logs chat", "chat-large-1a2b"),
-        ("llmgw ctl explain ", "chat-large"),
+        ("llmgw ctl explain ", "org/chat-large"),
         ("llmgw ctl fabric map ", "ib-a"),
     ],
 )

@@ -147,7 +147,6 @@ def test_tables_tell_people_the_same(
         (["drain", "node01"], ("drain", "node01", False, "first")),
         (["drain", "node01", "--force"], ("drain", "node01", True, "first")),
         (["undrain", "node01"], ("undrain", "node01", "first")),
-        (["node", "remove", "node01", "--yes"], ("remove_node", "node01", "first")),
         (["token", "revoke", "first"], ("revoke_token", "first", "first")),
         (["keys", "revoke", "alice"], ("revoke_key", "alice", "first")),
         (

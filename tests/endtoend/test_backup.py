@@ -266,8 +266,35 @@ def test_what_was_revoked_since_the_backup_stays_revoked(tmp_path: Path) -> None
         assert restore(running.folder, tmp_path / "b.tar")["kept_revoked"] == ["key alice", "token bob"]
         running.start_again()
         running.wait_serving()
-        assert [key["name"] for key in running.get("keys") if key["revoked_at"] is None] == []
+        assert running.get("keys") == []
         assert "bob" not in [token["name"] for token in running.get("tokens")]
+
+
+def test_a_gateway_that_has_had_a_key_is_not_open_because_the_backup_is_of_before_it(tmp_path: Path) -> None:
+    with server(tmp_path / "a") as running:
+        back_up(running.folder, tmp_path / "b.tar")
+        running.ctl("keys", "create", "alice")
+        until(lambda: httpx.get(f"{running.api}/v1/models", trust_env=False).status_code == 401)
+        running.stop()
+        assert restore(running.folder, tmp_path / "b.tar")["lost"] == ["key alice"]
+        running.start_again()
+        running.wait_serving()
+        assert running.get("server")["api_keys_required"]
+        assert httpx.get(f"{running.api}/v1/models", trust_env=False).status_code == 401
+
+
+def test_what_a_killed_restore_left_is_no_part_of_the_next(idle: Path) -> None:
+    state = idle / "state"
+    with closing(sqlite3.connect(state / "llmgw.db")) as connection:
+        # A log as a kill leaves it: of a database that looks like the one to come, with something more.
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("DELETE FROM history")
+        connection.commit()
+        for suffix in ("", "-wal"):
+            shutil.copy(state / f"llmgw.db{suffix}", state / f"restore-partial.db{suffix}")
+    restore(idle, idle / "b.tar")
+    assert history(state / "llmgw.db") > 0
+    assert not list(state.glob("restore-partial*"))
 
 
 def test_a_restore_asks_first_where_it_can(idle: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +78,8 @@ def test_a_node_is_drained_forgotten_and_refused_and_its_history_stays(
     assert issued.returncode == 0, issued.stderr
     for name in ("agent-key.pem", "agent.pem"):
         (fleet.demo.folder / node / name).write_bytes((out / name).read_bytes())
+    os.kill(fleet.demo.pid(node), signal.SIGTERM)
+    fleet.demo.start_agent(node)
     until(lambda: node in names(fleet), 40, lambda: fleet.demo.last_words(node, 50))
     assert not fleet.node(node)["draining"]
 

@@ -1,14 +1,23 @@
-"""An authority, and a bare machine."""
+"""An authority, a bare machine, and a Proxmox host for each test."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from llmgw.pki.authority import Authority
 from tests.onboarding.machine import Machine
+from tests.onboarding.proxmox.host import ProxmoxHost
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[ProxmoxHost]:
+    made = ProxmoxHost(tmp_path / "proxmox")
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -65,7 +65,7 @@ class Restoring:
         done = Restored()
         try:
             if self._database.exists() and self.unreadable is None:
-                keep_revoked(self._database, self._waiting)
+                keep_revoked(self._database, self._waiting, now)
             self._settle(self._waiting)
             if self._authority is not None and self._to.pki is not None:
                 kept = self._to.pki.with_name(f"{self._to.pki.name}.replaced-{stamp(now)}")
@@ -147,6 +147,8 @@ def restoring(file: Path, to: Destination, *, passphrase: str = "") -> Iterator[
     waiting = to.state / _WAITING
     try:
         _give(lock.path, to.state)
+        # A killed run's log would be played into the new file.
+        _remove(waiting)
         contents = read_backup(file, waiting)
         authority = None
         if to.pki is not None:
@@ -157,9 +159,13 @@ def restoring(file: Path, to: Destination, *, passphrase: str = "") -> Iterator[
             authority = unpacked(unseal(contents.small[AUTHORITY], passphrase))
         yield Restoring(to, contents, authority)
     finally:
-        for suffix in _BESIDE:
-            waiting.with_name(waiting.name + suffix).unlink(missing_ok=True)
+        _remove(waiting)
         lock.release()
+
+
+def _remove(database: Path) -> None:
+    for suffix in _BESIDE:
+        database.with_name(database.name + suffix).unlink(missing_ok=True)
 
 
 def _give(path: Path, like: Path) -> None:

@@ -1,6 +1,6 @@
 """What is taken over from the database that a backup replaces: an older state must let nobody in again.
 
-Keys, tokens and certificates revoked since the backup stay revoked. What was made since is gone.
+Keys, tokens and certificates revoked since the backup stay revoked. What was made since works no more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Since(msgspec.Struct, frozen=True, kw_only=True):
     kept_revoked: list[str] = []
     """What was revoked since, and stays so: `key NAME`, `token NAME`, `certificate SERIAL`, `node NODE`."""
     lost: list[str] = []
-    """What was made since, and is not known afterwards: `key NAME`, `token NAME`."""
+    """What was made since, and does not work afterwards: `key NAME`, `token NAME`."""
 
 
 def compare(old: Path, new: Path) -> Since:
@@ -46,8 +46,12 @@ def compare(old: Path, new: Path) -> Since:
         )
 
 
-def keep_revoked(old: Path, new: Path) -> None:
-    """Revoke in the new database what is revoked in the old one. Raises sqlite3.Error."""
+def keep_revoked(old: Path, new: Path, now: float) -> None:
+    """Revoke in the new database what is revoked in the old one. Raises sqlite3.Error.
+
+    Keys that only the old one has are kept as revoked at `now` (seconds since the epoch): a gateway that has had
+    a key must not open because the backup is of before that.
+    """
     with closing(_both(old, new)) as both:
         both.execute("BEGIN IMMEDIATE")
         if _has(both, "old", "api_keys") and _has(both, "main", "api_keys"):
@@ -56,6 +60,13 @@ def keep_revoked(old: Path, new: Path) -> None:
                 "main.api_keys.id) WHERE revoked_at IS NULL AND id IN (SELECT id FROM old.api_keys WHERE "
                 "revoked_at IS NOT NULL)"
             )
+            if _columns(both, "old", "api_keys") == _columns(both, "main", "api_keys"):
+                both.execute(
+                    "CREATE TEMP TABLE since AS SELECT * FROM old.api_keys WHERE id NOT IN (SELECT id FROM "
+                    "main.api_keys)"
+                )
+                both.execute("UPDATE since SET revoked_at = coalesce(revoked_at, ?)", (now,))
+                both.execute("INSERT OR IGNORE INTO main.api_keys SELECT * FROM since")
         both.execute(
             "UPDATE main.admin_tokens SET revoked_at = (SELECT o.revoked_at FROM old.admin_tokens o WHERE "
             "o.secret_hash = main.admin_tokens.secret_hash) WHERE revoked_at IS NULL AND secret_hash IN (SELECT "
@@ -110,6 +121,10 @@ def _both(old: Path, new: Path) -> sqlite3.Connection:
 def _has(both: sqlite3.Connection, which: str, table: str) -> bool:
     question = f"SELECT 1 FROM {which}.sqlite_master WHERE type = 'table' AND name = ?"
     return both.execute(question, (table,)).fetchone() is not None
+
+
+def _columns(both: sqlite3.Connection, which: str, table: str) -> list[str]:
+    return [row[1] for row in both.execute(f"PRAGMA {which}.table_info({table})")]
 
 
 def _names(both: sqlite3.Connection, what: str, asked: tuple[str, str]) -> list[str]:
