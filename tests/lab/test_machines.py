@@ -124,7 +124,6 @@ def test_the_servers_settings_are_its_operators(lab: Lab) -> None:
 
 
 def test_what_ssh_and_the_node_say_no_to_is_a_sentence_and_changes_nothing(lab: Lab) -> None:
-    node = FLEET["node03"]
     on("node03", "useradd -m asks && install -D -o asks /root/.ssh/authorized_keys ~asks/.ssh/authorized_keys")
     on("node03", "useradd -m stranger")
     # A user whose sudo wants a password, and one whom no key lets in.
@@ -140,7 +139,7 @@ def test_what_ssh_and_the_node_say_no_to_is_a_sentence_and_changes_nothing(lab: 
     said = onboard("node03", code=1)
     known.write_text(remembered)
     assert "host key" in said, said
-    assert f"ssh-keygen -f /root/.ssh/known_hosts -R {node.address}" in said, said
+    assert "ssh-keygen -f /root/.ssh/known_hosts -R" in said, said
 
     said = onboard("node03", code=1, address=FLEET["node04"].address)
     assert "node04" in said, said

@@ -34,6 +34,8 @@ def _do(arguments: argparse.Namespace) -> int:
             lab.up(lambda line: print(line, file=sys.stderr))
             print(f"The lab is up after {time.monotonic() - began:.1f} s.")
             _print_status(lab.status())
+        case "base":
+            print(lab.base(lambda line: print(line, file=sys.stderr)))
         case "down":
             print("The lab is down." if lab.down() else "There was no lab.")
         case "status":
@@ -95,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("up", help="bring it up: every machine answers by ssh then")
+    commands.add_parser("base", help="build what machines are made from, which the first `up` would do")
     commands.add_parser("down", help="take it away, whatever is left of it")
     status = commands.add_parser("status", help="machines and subnet managers; exit code 1 when no lab is up")
     status.add_argument("-o", "--output", choices=["json"], help="for programs")

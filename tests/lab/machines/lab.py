@@ -37,9 +37,9 @@ def up(tell: Tell) -> None:
     with _alone():
         if leftovers():
             raise LabError("A lab is up on this machine, or what is left of one: scripts/lab down takes it away")
-        base = make_base(tell)
+        folder = make_base(tell)
         try:
-            _up(base)
+            _up(folder)
         except BaseException:
             _down()
             raise
@@ -69,6 +69,12 @@ def _up(base: Path) -> None:
         ]
         for made in rest:
             made.result()
+
+
+def base(tell: Tell) -> Path:
+    """The folder of what machines are made from, built where it is not there. Raises LabError."""
+    _need()
+    return make_base(tell)
 
 
 def down() -> bool:
