@@ -41,16 +41,32 @@ class Plan:
     keeps_old: bool = False
 
     @property
-    def only_sim(self) -> bool:
-        """Whether no engine but the simulated one can run with it."""
+    def engine_note(self) -> str | None:
+        """What is to be said of a node that can run no real engine, without its name; None of one that can."""
         engines = self.config.engines
-        return engines.llamacpp is None and engines.vllm is None and engines.sglang is None
+        if any(real is not None for real in (engines.llamacpp, engines.vllm, engines.sglang)):
+            return None
+        can = "only the simulated engine (sim)" if engines.sim.enabled else "no engine at all"
+        return (
+            f"can run {can}: name the path of a real one on the node with --llamacpp-bin, --vllm-bin or "
+            "--sglang-python"
+        )
 
 
-def plan(wish: Wish, there: bytes | None, mgmt_addr: str | None) -> Plan:
+def keys_of(there: bytes | None) -> dict[str, Any]:
+    """The keys of the node's file; none of one that is not there, or not good (`plan` says what is wrong)."""
+    if there is None:
+        return {}
+    try:
+        return agent_keys_written(there, Path(layout.AGENT_CONFIG))
+    except ConfigError:
+        return {}
+
+
+def plan(wish: Wish, there: bytes | None, address: str) -> Plan:
     """Merge the options into the node's file, `there` (None: there is none).
 
-    `mgmt_addr` is written where neither the options nor the file name an address or an interface.
+    `address` is where the node is enrolled: it is written unless an interface is named, by options or file.
     Raises OnboardError when a person's file would change, ConfigError when what results is no configuration.
     """
     written: dict[str, Any] = {}
@@ -68,7 +84,7 @@ def plan(wish: Wish, there: bytes | None, mgmt_addr: str | None) -> Plan:
             written, before, ours = {}, None, False
     else:
         before = None
-    merged = _merged(wish, written, mgmt_addr, ours)
+    merged = _merged(wish, written, address, ours)
     config = agent_config_of(merged)
     if before is not None and config == before:
         # The same meaning is the same file, however it is written.
@@ -101,15 +117,18 @@ def _digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:16]
 
 
-def _merged(wish: Wish, written: dict[str, Any], mgmt_addr: str | None, ours: bool) -> dict[str, Any]:
+def _merged(wish: Wish, written: dict[str, Any], address: str, ours: bool) -> dict[str, Any]:
     keys = wish.agent_keys()
+    if not ours and "node_id" not in written and not wish.force:
+        del keys["node_id"]  # the host name, which it was seen to have
     merged = _laid_over(written, keys)
     if wish.mgmt_if is not None and wish.mgmt_addr is None:
         merged.pop("mgmt_addr", None)  # it would rule over the interface
     if wish.mgmt_addr is not None and wish.mgmt_if is None:
         merged.pop("mgmt_interface", None)
-    if mgmt_addr is not None and not {"mgmt_addr", "mgmt_interface"} & set(merged):
-        merged["mgmt_addr"] = mgmt_addr
+    # What a person has left to its default is left to it.
+    if merged.get("mgmt_addr") is not None or (ours and merged.get("mgmt_interface") is None):
+        merged["mgmt_addr"] = address
     if "server" not in merged:
         raise OnboardError(
             f"{wish.node_id} has no configuration yet: say with --server which server its agent dials, for "
@@ -117,11 +136,12 @@ def _merged(wish: Wish, written: dict[str, Any], mgmt_addr: str | None, ours: bo
         )
     engines = dict(merged.get("engines") or {})
     real = {"llamacpp", "vllm", "sglang"} & {name for name, value in engines.items() if value is not None}
-    if not real and "sim" not in engines:
+    if not real and "sim" not in engines and ours:
         engines["sim"] = {"enabled": True}
     elif real and ours and wish.names_engines:
         engines.pop("sim", None)  # it stood in while there was nothing else
-    merged["engines"] = engines
+    if engines:
+        merged["engines"] = engines
     if "fabrics" in keys:
         # What a person has said of a fabric beyond its adapters, such as its rate, stays said.
         known = {

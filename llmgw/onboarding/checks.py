@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from llmgw.config.addresses import is_loopback
 from llmgw.messages.admin import NodeView
@@ -46,37 +47,57 @@ def check_machine(facts: NodeFacts, wish: Wish) -> None:
         )
 
 
-def enrolled_address(facts: NodeFacts, wish: Wish) -> str:
+def enrolled_address(facts: NodeFacts, wish: Wish, configured: Mapping[str, Any]) -> str:
     """The address that the certificate carries and engines are reached at. Raises OnboardError.
 
-    That of --mgmt-addr, else the first of --mgmt-if, else --addr where it is one of the node's own.
+    That of --mgmt-addr or --mgmt-if; else that of the node's own agent.yaml (`configured` are its keys), as long
+    as the node still has it; else --addr.
     """
+    if wish.mgmt_addr is not None:
+        return _own_address(facts, wish, wish.mgmt_addr)
     if wish.mgmt_if is not None:
-        there = facts.addresses.get(wish.mgmt_if, [])
-        usable = [text for text in there if is_address(text) and not ipaddress.ip_address(text).is_link_local]
-        if wish.mgmt_addr is None and usable:
-            return sorted(usable, key=lambda text: ":" in text)[0]
-        if wish.mgmt_addr is None:
-            known = ", ".join(name for name in facts.addresses if name != "lo") or "none that can be seen"
-            raise OnboardError(
-                f"{wish.node_id} has no interface {wish.mgmt_if} with an address (it has {known}); correct "
-                "--mgmt-if, or give the address with --mgmt-addr."
-            )
-    address = wish.mgmt_addr or wish.addr.strip("[]")
+        return _of_interface(facts, wish, wish.mgmt_if)
+    before, interface = configured.get("mgmt_addr"), configured.get("mgmt_interface")
+    if isinstance(before, str) and is_address(before) and _has(facts, before):
+        return str(ipaddress.ip_address(before))
+    if before is None and isinstance(interface, str):
+        return _of_interface(facts, wish, interface)
+    address = wish.addr.strip("[]")
     if not is_address(address):
         raise OnboardError(
             f"--addr {wish.addr} is a name, and engines are reached at an address: give it with --mgmt-addr, or "
             f"its interface with --mgmt-if. {wish.node_id} has {_own(facts)}."
         )
-    wanted = ipaddress.ip_address(address)
-    if facts.all_addresses and not any(
-        is_address(text) and ipaddress.ip_address(text) == wanted for text in facts.all_addresses
-    ):
+    return _own_address(facts, wish, address)
+
+
+def _own_address(facts: NodeFacts, wish: Wish, address: str) -> str:
+    if not _has(facts, address):
         raise OnboardError(
             f"{wish.node_id} does not have the address {address} (it has {_own(facts)}), so its engines could "
             "not be reached there. Give its own with --mgmt-addr, or its interface with --mgmt-if."
         )
-    return str(wanted)
+    return str(ipaddress.ip_address(address))
+
+
+def _of_interface(facts: NodeFacts, wish: Wish, interface: str) -> str:
+    """The first address of an interface, IPv4 before IPv6, as the agent chooses it."""
+    there = facts.addresses.get(interface, [])
+    usable = [text for text in there if is_address(text) and not ipaddress.ip_address(text).is_link_local]
+    if not usable:
+        known = ", ".join(name for name in facts.addresses if name != "lo") or "none that can be seen"
+        raise OnboardError(
+            f"{wish.node_id} has no interface {interface} with an address (it has {known}); correct --mgmt-if, "
+            "or "
+            "give the address with --mgmt-addr."
+        )
+    return str(ipaddress.ip_address(sorted(usable, key=lambda text: ":" in text)[0]))
+
+
+def _has(facts: NodeFacts, address: str) -> bool:
+    """Whether the node has the address; True where it cannot say which it has."""
+    own = [ipaddress.ip_address(text) for text in facts.all_addresses if is_address(text)]
+    return not own or ipaddress.ip_address(address) in own
 
 
 def check_not_another(

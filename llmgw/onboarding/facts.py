@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from llmgw.onboarding.errors import OnboardError
 from llmgw.onboarding.scripts import script
 from llmgw.onboarding.ssh import Ssh
+from llmgw.onboarding.ssh_words import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def read_facts(said: str, now: float, node_id: str) -> NodeFacts:
             elif word == "version":
                 versions.append(rest)
             else:
-                one.setdefault(word, rest.strip())
+                one.setdefault(word, printable(rest.strip()))
         clock = int(one["time"])
         return NodeFacts(
             hostname=one["hostname"],

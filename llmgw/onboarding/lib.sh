@@ -1,4 +1,5 @@
 # Shared by the scripts that change a node: put files in place whole, and remember that a restart is due.
+# LLMGW_ROOT is a folder to take for /, as for an image that is prepared; on a node it is not set.
 R=${LLMGW_ROOT:-}
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 etc=$R/etc/llmgw

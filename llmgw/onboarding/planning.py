@@ -50,16 +50,13 @@ def make_plan(
     facts = look(ssh, wall)
     telling.done("reach", False, f"{who} on {facts.distribution or facts.system} ({facts.machine})")
     checks.check_machine(facts, wish)
-    address = checks.enrolled_address(facts, wish)
+    address = checks.enrolled_address(facts, wish, agent_yaml.keys_of(facts.files.get("agent.yaml")))
     telling.report.address = address
     own = credentials.judge(facts, authority, wish.node_id, address, wall())
     checks.check_not_another(wish, own.peer, view, address, telling.note)
     settings = agent_yaml.plan(wish, facts.files.get("agent.yaml"), address)
-    if settings.only_sim:
-        telling.note(
-            f"{wish.node_id} can run only the simulated engine (sim): name the path of a real one on the node "
-            "with --llamacpp-bin, --vllm-bin or --sglang-python"
-        )
+    if settings.engine_note is not None:
+        telling.note(f"{wish.node_id} {settings.engine_note}")
     keeps = program.keeps_its_own(facts) if wish.binary is None else None
     _check_program(wish, facts, keeps, release_key)
     return Plan(

@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from llmgw.onboarding.errors import OnboardError, StepError
 from llmgw.onboarding.ssh_words import SSH_FAILED, explain_remote, explain_ssh, explain_sudo
@@ -174,6 +175,9 @@ class Ssh:
                 stdin=subprocess.DEVNULL if script is None else subprocess.PIPE,
                 stdout=out,
                 stderr=said,
+                env={**os.environ, "SSH_ASKPASS_REQUIRE": "never"},
+                # Without a terminal: the ssh to a jump host is not in batch mode, and would ask there.
+                start_new_session=True,
             )
             # Of the whole, sending included: a machine whose disk hangs reads no further and says nothing.
             timer = threading.Timer(timeout_s, process.kill)
@@ -215,7 +219,7 @@ class Ssh:
         return False
 
 
-def _send(script: Script, stream: object, sent: Callable[[int], None] | None) -> None:
+def _send(script: Script, stream: IO[bytes], sent: Callable[[int], None] | None) -> None:
     writer = _Counted(stream, sent)
     with tarfile.open(fileobj=writer, mode="w|", format=tarfile.GNU_FORMAT, bufsize=_PIECE_BYTES) as tar:  # type: ignore[call-overload]
         for name, content in {"run.sh": script.text.encode(), **script.files}.items():
@@ -233,13 +237,13 @@ def _send(script: Script, stream: object, sent: Callable[[int], None] | None) ->
 class _Counted:
     """A stream that tells how much went into it."""
 
-    def __init__(self, stream: object, sent: Callable[[int], None] | None) -> None:
+    def __init__(self, stream: IO[bytes], sent: Callable[[int], None] | None) -> None:
         self._stream = stream
         self._sent = sent
         self._bytes = 0
 
     def write(self, data: bytes) -> int:
-        self._stream.write(data)  # type: ignore[attr-defined]
+        self._stream.write(data)
         self._bytes += len(data)
         if self._sent is not None:
             self._sent(self._bytes)
@@ -255,6 +259,6 @@ def _private_folder() -> Path:
     return folder
 
 
-def _text(file: object) -> str:
-    file.seek(0)  # type: ignore[attr-defined]
-    return str(file.read(OUTPUT_BYTES_MAX).decode("utf-8", "replace"))  # type: ignore[attr-defined]
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(OUTPUT_BYTES_MAX).decode("utf-8", "replace")

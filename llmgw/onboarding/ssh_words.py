@@ -51,15 +51,20 @@ def explain_remote(name: str, code: int, said: str, node_id: str) -> str:
             given = {key: text or "" for key, text in found.groupdict().items()}
             where = given.get("where") or "its disk"
             return f"{node_id}: {name} failed: " + sentence.format(where=where)
-    words = last_words(said) or f"exit code {code}, without a word"
+    words = last_words(said, lines_max=5) or f"exit code {code}, without a word"
     return f"{node_id}: {name} failed: {words}"
 
 
-def last_words(said: str) -> str:
-    """The last line that says something, without a full stop and bounded."""
+def last_words(said: str, lines_max: int = 1) -> str:
+    """The last lines that say something, on one line without a full stop, bounded, and fit for a terminal."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     kept = [line for line in lines if not line.startswith(_BY_THE_WAY)] or lines
-    return kept[-1][:_SHOWN_CHARS].rstrip(".") if kept else ""
+    return printable("; ".join(line[:_SHOWN_CHARS] for line in kept[-lines_max:])).rstrip(".")
+
+
+def printable(text: str) -> str:
+    """What another machine says, without what a terminal would act on."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 _AGAIN = "Then run this again: it goes on where it was."

@@ -90,10 +90,13 @@ def test_a_bare_machine_is_a_node_after_one_command_and_a_second_run_changes_not
     assert changed_by(again) == []
     assert pid(machine) == first
 
+    began = time.monotonic()
     newer = fleet.onboard(machine, "--binary", str(machine.release("two", real=True)))
     assert newer.returncode == 0, newer.stderr
     assert "agent: restarted; its engines go on" in newer.stderr
     assert pid(machine) != first
+    # What it waited for was the new agent's registration, not that of the one before.
+    assert fleet.node("node01")["registered_s"] < time.monotonic() - began
     assert machine.left_behind() == []
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.onboarding.machine import Machine, changed_by
+from tests.onboarding.machine import Machine, changed_by, report_of
 
 HAND_MADE = """\
 # Ours since 2024; ask Ann before you touch it.
@@ -106,3 +106,34 @@ def test_a_node_with_a_configuration_needs_no_server_named_and_one_without_does(
     assert "node01 has no configuration yet: say with --server" in bare.stderr
     write(machine, HAND_MADE)
     assert machine.onboard_here(pki).returncode == 0
+
+
+def test_a_node_keeps_the_address_of_its_configuration_whatever_it_is_reached_at(
+    machine: Machine, pki: Path
+) -> None:
+    (machine.folder / "addresses").write_text("lo 127.0.0.1\neno1 10.0.0.11\nib0 10.1.0.11\n")
+    machine.onboard_here(pki, "--addr", "gpu-a", "--mgmt-addr", "10.1.0.11")
+    done = machine.onboard_here(pki, "--addr", "10.0.0.11", "-o", "json")
+    assert changed_by(done) == []
+    assert report_of(done)["address"] == "10.1.0.11"
+
+
+def test_a_node_that_was_given_another_address_gets_it_in_certificate_and_configuration(
+    machine: Machine, pki: Path
+) -> None:
+    (machine.folder / "addresses").write_text("eno1 10.0.0.11\n")
+    machine.onboard_here(pki, "--addr", "10.0.0.11")
+    (machine.folder / "addresses").write_text("eno1 10.0.0.99\n")
+    done = machine.onboard_here(pki, "--addr", "10.0.0.99")
+    assert done.returncode == 0, done.stderr
+    assert "the node's is for 10.0.0.11, not for 10.0.0.99" in done.stderr
+    assert yaml.safe_load(machine.etc("agent.yaml").read_text())["mgmt_addr"] == "10.0.0.99"
+
+
+def test_what_a_person_left_to_its_default_is_left_to_it(machine: Machine, pki: Path) -> None:
+    bare = "# the least\nserver: https://gateway.internal:8443\n"
+    write(machine, bare)
+    done = machine.onboard_here(pki)
+    assert done.returncode == 0, done.stderr
+    assert "node01 can run no engine at all" in done.stderr
+    assert machine.etc("agent.yaml").read_text() == bare

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from llmgw.onboarding.errors import OnboardError
 from llmgw.onboarding.scripts import script
-from llmgw.onboarding.ssh import LARGE_FILES, Ssh
+from llmgw.onboarding.ssh import LARGE_FILES, Script, Ssh
 from tests.endtoend.conftest import free_port, until
 from tests.onboarding.machine import Machine
 
@@ -161,4 +162,13 @@ def test_a_connection_cut_while_a_file_is_sent_leaves_nothing_on_the_machine(
         ssh.connect()
         with pytest.raises(KeyboardInterrupt):
             ssh.run(script("program", {"large": large}, base=LARGE_FILES), sent=cut)
+        until(lambda: not machine.left_behind(), 20)
+
+
+def test_a_script_that_does_not_end_is_given_up_and_cleans_up_after_itself(machine: Machine, sshd: Sshd) -> None:
+    sshd.start()
+    with Ssh("gpu-a", node_id="node01", config=sshd.config) as ssh:
+        ssh.connect()
+        with pytest.raises(OnboardError, match=r"node01: waiting did not end within 0\.5 s"):
+            ssh.run(Script("waiting", "sleep 2", {}), timeout_s=0.5)
         until(lambda: not machine.left_behind(), 20)
