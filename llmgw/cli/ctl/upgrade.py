@@ -55,7 +55,8 @@ WITHIN = Annotated[
 STATUS = Annotated[bool, typer.Option("--status", help="Say how the last upgrade stands.")]
 CANCEL = Annotated[bool, typer.Option("--cancel", help="Begin with no further node.")]
 FOLLOW = Annotated[
-    bool, typer.Option("--follow/--no-follow", help="Stay until its end. Default with --to, not with --status.")
+    bool | None,
+    typer.Option("--follow/--no-follow", help="Stay until its end. Default with --to, not with --status."),
 ]
 
 
@@ -68,7 +69,7 @@ def upgrade(
     back_within: WITHIN = None,
     status: STATUS = False,
     cancel: CANCEL = False,
-    follow: FOLLOW | None = None,
+    follow: FOLLOW = None,
 ) -> None:
     """Upgrade the agents to a signed release, one node after the other; engines and requests go on.
 
