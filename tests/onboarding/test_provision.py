@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import socket
@@ -9,10 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
 
+from llmgw.onboarding.provision.carry_out import Worker
+from llmgw.onboarding.provision.errors import Ended
+from llmgw.onboarding.provision.plan import Command
+from llmgw.onboarding.provision.progress import Progress
+from llmgw.onboarding.provision.proxmox import Proxmox
+from llmgw.onboarding.provision.signals import endings_raised
 from tests.onboarding.proxmox.host import KEY, OTHER_KEY, ProxmoxHost
 from tests.onboarding.proxmox.programs import GIB
 
@@ -235,7 +243,102 @@ def test_a_vm_that_cannot_be_removed_again_is_told_with_the_command(host: Proxmo
     assert done.returncode == 1
     assert "`qm resize 105` failed" in done.stderr
     assert "VM 105 could not be removed and is left over (destroy failed: got timeout)" in done.stderr
-    assert "qm destroy 105 --purge 1 --destroy-unreferenced-disks 1" in done.stderr
+    assert "qm stop 105; qm destroy 105 --skiplock 1 --destroy-unreferenced-disks 1" in done.stderr
+
+
+def test_a_removal_that_does_not_go_at_once_is_tried_again(host: ProxmoxHost) -> None:
+    before = host.state()
+    host.fails(resize="before", destroy="once")
+    assert "left over" not in host.run().stderr
+    assert host.state() == before
+
+
+def test_a_copy_that_ends_slowly_is_waited_for_before_its_disk_is_removed(host: ProxmoxHost) -> None:
+    before = host.state()
+    host.fails(set="copying")
+    running = host.start()
+    wait_until((host.folder / "hanging").exists)
+    running.send_signal(signal.SIGTERM)
+    _, stderr = running.communicate(timeout=30)
+    assert "left over" not in stderr
+    assert not (host.folder / "copying").exists()
+    assert len(host.calls("qm", "destroy")) == 1
+    assert host.state() == before
+
+
+def test_removing_takes_nothing_that_others_have_of_that_number(host: ProxmoxHost) -> None:
+    """A backup job that names the VMID already, and a disk on a storage that is away until then."""
+    host.storages(
+        {
+            "local": {"path": "/var/lib/vz", "content": "snippets"},
+            "local-lvm": {"path": "/dev/pve", "content": "images", "avail": 500 * GIB},
+            "nas": {"path": "/mnt/nas", "content": "images", "active": 0},
+        }
+    )
+    (host.folder / "volumes/nas").mkdir()
+    (host.folder / "volumes/nas/vm-105-disk-0").write_text("somebody's")
+    host.file("etc/pve/jobs.cfg", "vzdump: backup-1\n\tschedule 21:00\n\tvmid 100,105\n")
+    before = host.state()
+    host.fails(resize="before")
+    assert host.run().returncode == 1
+    assert host.calls("qm", "destroy")
+    assert host.state() == before
+
+
+def test_a_disk_that_an_ended_import_left_is_removed_too(host: ProxmoxHost) -> None:
+    before = host.state()
+    stray = host.folder / "volumes/local-lvm/vm-105-disk-7"
+    host.fails(set="hang")
+    running = host.start()
+    wait_until((host.folder / "hanging").exists)
+    stray.write_text("1")
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=30)
+    assert host.state() == before
+
+
+def test_a_making_that_was_killed_is_told_and_not_removed(host: ProxmoxHost) -> None:
+    host.fails(create="killed")
+    done = host.run()
+    assert done.returncode == 1
+    assert "VM 105 has a configuration with nothing but a lock" in done.stderr
+    assert "if nobody else is making a VM 105 now, qm destroy 105 --skiplock 1 removes it" in done.stderr
+    assert not host.calls("qm", "destroy")
+
+
+def test_nobody_is_told_to_destroy_a_vm_that_could_not_be_looked_at(host: ProxmoxHost) -> None:
+    host.fails(create="taken", config="before")
+    done = host.run()
+    assert done.returncode == 1
+    assert "Whether VM 105 is left over is not known" in done.stderr
+    assert "else it is somebody else's" in done.stderr
+    assert (host.configs / "105.conf").read_text() == "name: somebody\n"
+
+
+def test_a_signal_while_a_command_begins_leaves_no_command_behind(
+    host: ProxmoxHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[subprocess.Popen[str]] = []
+    begin = subprocess.Popen
+
+    def begin_and_be_ended(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
+        begun.append(begin(*arguments, **options))
+        signal.raise_signal(signal.SIGTERM)
+        return begun[0]
+
+    environ = host.environment()
+    worker = Worker(
+        105, "local-lvm", "llmgw-x", Proxmox(environ), environ, Progress(io.StringIO(), time.monotonic)
+    )
+    command = Command("trying", (sys.executable, "-c", "import time; time.sleep(50)"), 60)
+    with endings_raised():
+        monkeypatch.setattr("llmgw.onboarding.provision.carry_out.subprocess.Popen", begin_and_be_ended)
+        with pytest.raises(Ended):
+            worker.run(command)
+    try:
+        assert begun[0].poll() is not None
+    finally:
+        begun[0].kill()
 
 
 def test_two_runs_for_one_device_do_not_both_get_it(host: ProxmoxHost) -> None:

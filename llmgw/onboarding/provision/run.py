@@ -74,7 +74,7 @@ def provision(wanted: Wanted, means: Means) -> Provisioned:
         images.bring(checked.source, means.progress.bytes)
         refuse(_against_image(wanted, checked.source.path))
         plan = _plan(wanted, checked, means)
-        worker = Worker(wanted.vmid, _mark(means), proxmox, means.environ, means.progress)
+        worker = Worker(wanted.vmid, checked.storage, _mark(means), proxmox, means.environ, means.progress)
         with worker.undoing():
             with files_of(plan):
                 with _alone(means.root / RUN_FOLDER / "lock"):

@@ -2,7 +2,8 @@
 
 State: `../root` (the host's files; its VMs are root/etc/pve/nodes/*/qemu-server/*.conf, as on a real host),
 `../storages.json`, `../volumes/STORAGE/VOLUME` (size in bytes), `../running/VMID`, `../answering` (addresses that
-answer to ping), `../faults.json` ({"create": "before" | "after" | "hang" | "slow", …}), `../calls` (all of them).
+answer to ping), `../faults.json` ({"create": FAULT, …}, see `qm`), `../calls` (all of them), `../copying` (there while
+something holds disks open).
 """
 
 from __future__ import annotations
@@ -55,12 +56,38 @@ def main() -> None:
         raise SystemExit(255) from None
 
 
+COPIER = """
+import signal, sys, time
+from pathlib import Path
+ended = []
+signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+copying = Path(sys.argv[1])
+copying.touch()
+until = time.monotonic() + 50
+while not ended and time.monotonic() < until:
+    time.sleep(0.02)
+time.sleep(1)
+copying.unlink()
+"""
+
+
 def qm(arguments: list[str]) -> None:
+    """Faults: `before` and `after` it did its work, `once` (before), `hang`, `slow` (until `../go` is there).
+
+    `killed`: only what stands at the beginning is done. `copying`: as `hang`, with a child that ends slowly.
+    """
     command, plain, options = table.read(arguments)
     faults = json.loads((STATE / "faults.json").read_text())
     fault = faults.get(command)
     if fault == "before":
         raise Failure(f"{command} failed: got timeout")
+    if fault == "once":
+        (STATE / "faults.json").write_text(json.dumps({**faults, command: None}))
+        raise Failure(f"can't lock file '/var/lock/qemu-server/lock-{plain[0]}.conf' - got timeout")
+    if fault == "killed":
+        # PVE/AbstractConfig.pm, create_and_lock_config: this comes before the disks and all settings.
+        _write(plain[0], {"lock": "create"})
+        raise SystemExit(137)
     taken = CONFIGS / f"{plain[0]}.conf"
     if fault == "taken":  # somebody is faster, between our caller's checks and this
         taken.write_text("name: somebody\n")
@@ -74,7 +101,11 @@ def qm(arguments: list[str]) -> None:
         "config": config,
         "status": status,
     }[command](plain, options)
-    if fault in ("hang", "slow"):
+    if fault == "copying":
+        subprocess.Popen([sys.executable, "-S", "-c", COPIER, str(STATE / "copying")], stdout=subprocess.DEVNULL)
+        while not (STATE / "copying").exists():
+            time.sleep(0.02)
+    if fault in ("hang", "slow", "copying"):
         (STATE / "hanging").write_text(command)
         # `slow` comes to its end when it is let; both end after a while, so that a lost test leaves nothing.
         until = time.monotonic() + 50
@@ -157,6 +188,7 @@ def destroy(plain: list[str], options: dict[str, str]) -> None:
     vmid, settings = plain[0], _read(plain[0])
     if (STATE / "running" / vmid).exists():
         raise Failure(f"VM {vmid} is running - destroy failed")
+    _nothing_copies(vmid)
     for value in settings.values():
         volume = value.split(",")[0]
         if re.fullmatch(rf"[\w-]+:vm-{vmid}-[\w-]+", volume):
@@ -164,6 +196,9 @@ def destroy(plain: list[str], options: dict[str, str]) -> None:
     if options.get("destroy-unreferenced-disks") == "1":
         for left in (STATE / "volumes").glob(f"*/vm-{vmid}-*"):
             left.unlink()
+    jobs = ROOT / "etc/pve/jobs.cfg"
+    if options.get("purge") == "1" and jobs.exists():
+        jobs.write_text(re.sub(rf"\b{vmid}\b,?", "", jobs.read_text()))
     (CONFIGS / f"{vmid}.conf").unlink()
 
 
@@ -201,6 +236,9 @@ def pvesm(arguments: list[str]) -> None:
         print("Volid            Format  Type              Size VMID")
         for path in sorted((STATE / "volumes" / arguments[1]).glob(f"vm-{arguments[5]}-*")):
             print(f"{arguments[1]}:{path.name} raw images {path.read_text()} {arguments[5]}")
+    elif arguments[0] == "free" and len(arguments) == 2:
+        _nothing_copies(arguments[1])
+        _volume(arguments[1]).unlink()
     else:
         raise Failure(f"ERROR: unknown command 'pvesm {' '.join(arguments)}'")
 
@@ -230,6 +268,11 @@ def _path(volume: str) -> str:
 def _volume(volume: str) -> Path:
     storage, _, name = volume.partition(":")
     return STATE / "volumes" / storage / name
+
+
+def _nothing_copies(what: str) -> None:
+    if (STATE / "copying").exists():
+        raise Failure(f"lvremove of {what} error: Logical volume is in use.")
 
 
 def _take_keys(settings: dict[str, str]) -> None:
