@@ -398,6 +398,16 @@ def test_more_keys_are_let_in_and_restricted_ones_are_not(host: ProxmoxHost) -> 
     assert "authorized_keys line 3 has options and was left out" in done.stderr
 
 
+def test_a_key_line_that_was_cut_off_is_left_out_and_told(host: ProxmoxHost) -> None:
+    """As sshd passes over it; Proxmox would refuse the whole VM."""
+    with (host.home / ".ssh/authorized_keys").open("a") as file:
+        file.write(f"{OTHER_KEY[:60]}\n")
+    done = host.run()
+    assert done.returncode == 0, done.stderr
+    assert "authorized_keys line 3 is no whole key and was left out" in done.stderr
+    assert len(unquote(host.config()["sshkeys"]).splitlines()) == 1
+
+
 def test_the_script_of_its_own_name_is_the_same_command(host: ProxmoxHost) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from llmgw.cli.provision import main; main()", "--help"],

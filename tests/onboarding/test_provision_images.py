@@ -30,6 +30,7 @@ class Mirror:
         self.files: dict[str, bytes] = {}
         self.asked: list[str] = []
         self.redirects: dict[str, str] = {}
+        self.headers: dict[str, str] = {}
         self.cut_after: int | None = None
         mirror = self
 
@@ -44,6 +45,8 @@ class Mirror:
                 body = mirror.files.get(self.path)
                 self.send_response(200 if body is not None else 404)
                 self.send_header("content-length", str(len(body or b"")))
+                for name, value in mirror.headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write((body or b"")[: mirror.cut_after if self.path.endswith("qcow2") else None])
 
@@ -182,6 +185,33 @@ def test_a_redirect_to_plain_http_is_not_followed(host: ProxmoxHost, mirror: Mir
     code, _, err = fetching(host, mirror)
     assert code == 1
     assert "leads from https to plain http, which is not followed" in err
+
+
+@pytest.mark.parametrize(
+    ("location", "sentence"),
+    [
+        ("https://[x/y", "leads to what is no address"),
+        ("file:///etc/passwd", "leads to file://, which is not followed"),
+        ("https://a..b/y", "is no address"),
+        ("/latest/SHA512SUMS", "leads on more than 5 times"),
+    ],
+)
+def test_a_redirect_to_nowhere_is_a_sentence(
+    host: ProxmoxHost, mirror: Mirror, location: str, sentence: str
+) -> None:
+    mirror.redirects["/latest/SHA512SUMS"] = location
+    code, _, err = fetching(host, mirror)
+    assert code == 1
+    assert sentence in err
+    assert "Traceback" not in err
+
+
+def test_a_list_that_is_packed_otherwise_than_it_says_is_refused(host: ProxmoxHost, mirror: Mirror) -> None:
+    mirror.headers["content-encoding"] = "gzip"
+    code, _, err = fetching(host, mirror)
+    assert code == 1
+    assert "it is packed, and not as it says" in err
+    assert "Traceback" not in err
 
 
 def test_an_image_without_published_checksums_is_refused(host: ProxmoxHost, mirror: Mirror) -> None:

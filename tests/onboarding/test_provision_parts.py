@@ -39,6 +39,8 @@ def test_a_key_s_comment_cannot_break_out_of_cloud_inits_yaml() -> None:
         KEY.replace("ssh-ed25519", "ssh-rsa", 1),
         KEY.replace("AAAAC3", "AAA*C3"),
         "ssh-dss AAAAB3NzaC1kc3MAAA== old",
+        KEY.split()[0] + " " + KEY.split()[1][:60],
+        "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAQQDF too-short",
         "-----BEGIN OPENSSH PRIVATE KEY-----",
     ],
 )

@@ -133,8 +133,9 @@ class Worker:
             config = self._proxmox.config(vmid)
         except ProvisionError as error:
             return (
-                f"Whether VM {vmid} is left over is not known ({error}): when `qm config {vmid}` shows {self._mark} "
-                f"in its description it is this run's, and {remove} removes it; else it is somebody else's."
+                f"Whether VM {vmid} is left over is not known ({error}): when `qm config {vmid}` shows "
+                f"{self._mark} in its description it is this run's, and {remove} removes it; else it is somebody "
+                "else's."
             )
         if config is None:
             return None
@@ -143,8 +144,8 @@ class Worker:
                 return None
             # Proxmox writes this before it makes the disks (PVE/AbstractConfig.pm, create_and_lock_config).
             return (
-                f"VM {vmid} has a configuration with nothing but a lock, as an interrupted qm create leaves it: if "
-                f"nobody else is making a VM {vmid} now, {remove} removes it."
+                f"VM {vmid} has a configuration with nothing but a lock, as an interrupted qm create leaves it: "
+                f"if nobody else is making a VM {vmid} now, {remove} removes it."
             )
         self._progress.say(f"removing VM {vmid} again, which this run made")
         failed: str | None = None

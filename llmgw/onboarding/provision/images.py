@@ -113,7 +113,11 @@ def read_sums(text: str, name: str, kind: Literal["sha256", "sha512"]) -> Checks
 
 def _file(path: Path, checksum: Checksum | None) -> Source:
     path = path.absolute()
-    if not path.is_file():
+    try:
+        there = path.is_file()
+    except OSError:  # a name that no file can have
+        there = False
+    if not there:
         raise ProvisionError(f"--image {path}: there is no such file; give a cloud image (.qcow2 or raw).")
     if "," in str(path) or any(not char.isprintable() for char in str(path)):
         raise ProvisionError(f"--image {str(path)!r}: qm takes no commas in a path; rename it.")

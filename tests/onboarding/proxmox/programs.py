@@ -2,12 +2,13 @@
 
 State: `../root` (the host's files; its VMs are root/etc/pve/nodes/*/qemu-server/*.conf, as on a real host),
 `../storages.json`, `../volumes/STORAGE/VOLUME` (size in bytes), `../running/VMID`, `../answering` (addresses that
-answer to ping), `../faults.json` ({"create": FAULT, …}, see `qm`), `../calls` (all of them), `../copying` (there while
-something holds disks open).
+answer to ping), `../faults.json` ({"create": FAULT, …}, see `qm`), `../calls` (all of them), `../copying` (there
+while something holds disks open).
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -283,6 +284,12 @@ def _take_keys(settings: dict[str, str]) -> None:
     for line in text.splitlines():
         if line.strip() and not re.fullmatch(r"(ssh|ecdsa|sk)-\S+ [A-Za-z0-9+/=]+( \S+)?", line):
             raise Failure("SSH public key validation error")
+        blob = base64.b64decode(line.split()[1]) if line.strip() else b""
+        while blob:  # ssh-keygen reads one string after the other, to the last byte
+            length = 4 + int.from_bytes(blob[:4])
+            if len(blob) < length:
+                raise Failure("SSH public key validation error")
+            blob = blob[length:]
     settings["sshkeys"] = quote(text, safe="")
 
 
