@@ -380,6 +380,23 @@ def test_an_address_that_is_taken_while_the_image_is_verified_is_seen_again(host
     assert not host.changes()
 
 
+def test_a_disk_of_that_number_that_came_meanwhile_is_seen_and_not_touched(host: ProxmoxHost) -> None:
+    lock = host.root / "run/llmgw-provision/lock"
+    lock.parent.mkdir(parents=True)
+    holder = subprocess.Popen(["flock", str(lock), "cat"], stdin=subprocess.PIPE)
+    wait_until(lock.exists)
+    running = host.start()
+    wait_until(lambda: list((host.root / "run").glob("llmgw-provision/*.pub")))
+    (host.folder / "volumes/local-lvm/vm-105-disk-0").write_text("somebody's")
+    assert holder.stdin is not None
+    holder.stdin.close()
+    holder.wait(timeout=10)
+    _, stderr = running.communicate(timeout=30)
+    assert "disks of that number are left over" in stderr
+    assert (host.folder / "volumes/local-lvm/vm-105-disk-0").read_text() == "somebody's"
+    assert not host.changes()
+
+
 def test_keys_are_in_no_command_line_and_gone_from_the_disk(host: ProxmoxHost) -> None:
     assert host.run().returncode == 0
     assert KEY.split()[1] not in (host.folder / "calls").read_text()

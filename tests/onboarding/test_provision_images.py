@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from llmgw.onboarding.provision import fetch
 from llmgw.onboarding.provision.errors import ProvisionError
 from llmgw.onboarding.provision.image_format import disk_bytes_of
 from llmgw.onboarding.provision.images import read_sums
+from llmgw.onboarding.provision.wanted import MIB, Checksum
 from llmgw.pki.authority import Authority
 from tests.onboarding.proxmox.host import ProxmoxHost, qcow2
 from tests.onboarding.proxmox.programs import GIB
@@ -32,6 +38,7 @@ class Mirror:
         self.redirects: dict[str, str] = {}
         self.headers: dict[str, str] = {}
         self.cut_after: int | None = None
+        self.endless = False
         mirror = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -44,6 +51,12 @@ class Mirror:
                     return
                 body = mirror.files.get(self.path)
                 self.send_response(200 if body is not None else 404)
+                if mirror.endless and self.path.endswith("qcow2"):
+                    self.end_headers()
+                    with contextlib.suppress(OSError):
+                        for _ in range(64):
+                            self.wfile.write(bytes(2**20))
+                    return
                 self.send_header("content-length", str(len(body or b"")))
                 for name, value in mirror.headers.items():
                     self.send_header(name, value)
@@ -170,6 +183,38 @@ def test_a_connection_that_ends_early_leaves_nothing(host: ProxmoxHost, mirror: 
     assert not kept(host)
 
 
+def test_a_source_without_a_length_does_not_fill_the_hosts_disk(
+    tmp_path: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror.endless = True
+    monkeypatch.setenv("SSL_CERT_FILE", str(mirror.ca))
+    monkeypatch.setattr(fetch, "ROOM_EVERY_BYTES", 2**20)
+    looked: list[object] = []
+
+    def filling(_folder: object) -> SimpleNamespace:
+        looked.append(1)
+        return SimpleNamespace(f_bavail=10 * GIB if len(looked) < 3 else 100 * MIB, f_frsize=1)
+
+    monkeypatch.setattr(fetch.os, "statvfs", filling)
+    target = tmp_path / "kept/x.qcow2"
+    with pytest.raises(ProvisionError, match="has 100.0 MiB free and the image needs more"):
+        fetch.fetch_file(f"{mirror.url}/latest/{NAME}", target, Checksum("sha256", "0" * 64), lambda *_: None)
+    assert not list(target.parent.iterdir())
+
+
+def test_what_a_killed_fetch_left_is_removed_by_the_next_one(host: ProxmoxHost, mirror: Mirror) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    folder = host.root / "var/lib/vz/llmgw-images"
+    folder.mkdir(parents=True)
+    (folder / f".old-0123456789ab.qcow2.{ended.pid}.part").write_text("half")
+    other = folder / f".other-0123456789ab.qcow2.{os.getpid()}.part"
+    other.write_text("another run's")
+    code, _, err = fetching(host, mirror)
+    assert code == 0, err
+    assert list(folder.glob(".*")) == [other]
+
+
 def test_a_checksum_on_the_command_line_rules(host: ProxmoxHost, mirror: Mirror) -> None:
     digest = hashlib.sha256(mirror.files[f"/latest/{NAME}"]).hexdigest()
     code, _, err = fetching(host, mirror, "--image-sha256", digest)
@@ -253,6 +298,15 @@ def test_what_is_no_disk_is_refused(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(ProvisionError, match="neither a qcow2 file nor a raw disk"):
         disk_bytes_of(path)
+
+
+def test_a_qcow2_file_that_is_called_raw_is_refused(tmp_path: Path) -> None:
+    """Proxmox goes by the name, and the VM would have a disk that no firmware can read."""
+    path = tmp_path / "image.raw"
+    path.write_bytes(qcow2(GIB))
+    with pytest.raises(ProvisionError, match=r"is a qcow2 file with another name; call it \.qcow2"):
+        disk_bytes_of(path)
+    assert disk_bytes_of(path.rename(tmp_path / "image.img")) == GIB
 
 
 def test_a_raw_disk_is_known_by_its_boot_record(tmp_path: Path) -> None:

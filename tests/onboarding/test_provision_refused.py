@@ -56,6 +56,19 @@ REFUSED: list[tuple[str, Prepare, list[str], str]] = [
         "--vmid 105 exists: container 105 (dns) on pve1.",
     ),
     (
+        "a VMID that high availability still has",
+        lambda h: h.file("etc/pve/ha/resources.cfg", "vm: 1055\n\tstate started\n\nvm: 105\n\tstate started\n"),
+        [],
+        "--vmid 105: high availability of the cluster still has a guest of that number, and would take the new "
+        "VM for it; choose another VMID, or ha-manager remove vm:105.",
+    ),
+    (
+        "a VMID that replication still has",
+        lambda h: h.file("etc/pve/replication.cfg", "local: 105-1\n\ttarget pve2\n"),
+        [],
+        "or pvesr delete 105-1.",
+    ),
+    (
         "a name of another VM",
         lambda h: h.guest(200, "name: node05\n", node="pve2"),
         [],

@@ -231,9 +231,10 @@ def _write(file: WriteFile) -> None:
         part.chmod(file.mode)
         part.replace(file.path)
     except OSError as error:
+        raise ProvisionError(f"{file.path} cannot be written: {error.strerror}; make room, or mend it.") from None
+    finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
-        raise ProvisionError(f"{file.path} cannot be written: {error.strerror}; make room, or mend it.") from None
 
 
 def _read_lines(process: subprocess.Popen[str]) -> Queue[str | None]:

@@ -24,6 +24,7 @@ REDIRECTS_MAX: Final = 5
 SUMS_BYTES_MAX: Final = 2**20
 SUMS_TIMEOUT_S: Final = 60.0
 IMAGE_BYTES_MAX: Final = 256 * 2**30
+ROOM_EVERY_BYTES: Final = 64 * 2**20
 RESERVE_BYTES: Final = 512 * 2**20
 """What must be left on the disk of kept images, which is the host's own."""
 
@@ -64,9 +65,10 @@ def fetch_file(url: str, target: Path, checksum: Checksum, tell: Callable[[int, 
     """
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     digest = hashlib.new(checksum.kind)
-    done = 0
+    done = checked = 0
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(target)
         with _opened(url) as response, part.open("wb") as file:
             length = response.headers.get("content-length", "")
             total = int(length) if length.isdigit() and len(length) < 16 else None
@@ -75,6 +77,10 @@ def fetch_file(url: str, target: Path, checksum: Checksum, tell: Callable[[int, 
                 done += len(chunk)
                 if done > IMAGE_BYTES_MAX:
                     raise ProvisionError(f"{shown_url(url)} does not end; it is no image.")
+                if done >= checked + ROOM_EVERY_BYTES:
+                    # Not every source tells its length, and a host whose own disk is full loses its cluster.
+                    checked = done
+                    _require_room(target.parent, 0)
                 file.write(chunk)
                 digest.update(chunk)
                 tell(done, total)
@@ -99,13 +105,22 @@ def fetch_file(url: str, target: Path, checksum: Checksum, tell: Callable[[int, 
         part.unlink(missing_ok=True)
 
 
+def _remove_abandoned(target: Path) -> None:
+    """Parts of fetches that were killed, or ended with the power: they are large, and nobody sees them."""
+    for path in target.parent.glob(".*.part"):
+        pid = path.name.split(".")[-2]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            path.unlink(missing_ok=True)
+
+
 def _require_room(folder: Path, wanted_bytes: int) -> None:
     room = os.statvfs(folder)
     free = room.f_bavail * room.f_frsize
     if free < wanted_bytes + RESERVE_BYTES:
+        needs = size_words(wanted_bytes) if wanted_bytes else "more"
         raise ProvisionError(
-            f"{folder} has {size_words(free)} free and the image needs {size_words(wanted_bytes)}, and "
-            f"{size_words(RESERVE_BYTES)} must be left: make room there."
+            f"{folder} has {size_words(free)} free and the image needs {needs}, and {size_words(RESERVE_BYTES)} "
+            "must be left: make room there."
         )
 
 

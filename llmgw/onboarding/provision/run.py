@@ -17,7 +17,7 @@ import msgspec
 from llmgw.config.sizes import size_words
 from llmgw.onboarding.provision import images
 from llmgw.onboarding.provision.carry_out import Worker, files_of
-from llmgw.onboarding.provision.checks import Checked, check, whats_taken
+from llmgw.onboarding.provision.checks import Checked, check, left_over, whats_taken
 from llmgw.onboarding.provision.errors import ProvisionError, refuse
 from llmgw.onboarding.provision.image_format import disk_bytes_of
 from llmgw.onboarding.provision.plan import Chosen, Plan, make_plan
@@ -79,7 +79,8 @@ def provision(wanted: Wanted, means: Means) -> Provisioned:
             with files_of(plan):
                 with _alone(means.root / RUN_FOLDER / "lock"):
                     # Fetching may have taken long; what was free may not be any more.
-                    refuse(whats_taken(wanted, means.root, proxmox)[0] + answers(wanted, means.environ))
+                    wrong = whats_taken(wanted, means.root, proxmox)[0] + answers(wanted, means.environ)
+                    refuse(wrong or left_over(wanted, [checked.storage], proxmox))
                     worker.run(plan.commands[0])
                 for command in plan.commands[1:]:
                     worker.run(command)
