@@ -425,6 +425,16 @@ def test_a_key_line_that_was_cut_off_is_left_out_and_told(host: ProxmoxHost) -> 
     assert len(unquote(host.config()["sshkeys"]).splitlines()) == 1
 
 
+def test_a_file_for_cloud_init_that_was_damaged_is_written_anew(host: ProxmoxHost) -> None:
+    assert host.run().returncode == 0
+    (snippet,) = (host.root / "var/lib/vz/snippets").iterdir()
+    right = snippet.read_bytes()
+    snippet.write_bytes(b"\xff\xfe")
+    done = host.run("--vmid", "106", "--name", "node06", ip="127.0.55.6/8")
+    assert done.returncode == 0, done.stderr
+    assert snippet.read_bytes() == right
+
+
 def test_the_script_of_its_own_name_is_the_same_command(host: ProxmoxHost) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from llmgw.cli.provision import main; main()", "--help"],

@@ -148,6 +148,38 @@ def test_without_the_mirror_the_kept_image_serves(host: ProxmoxHost, mirror: Mir
     assert "is used" in err
 
 
+def test_without_the_mirror_no_other_addresses_image_of_that_name_serves(
+    host: ProxmoxHost, mirror: Mirror
+) -> None:
+    mirror.files = {path.replace("/latest/", "/testing/"): body for path, body in mirror.files.items()}
+    assert fetching(host, mirror, name=f"/testing/{NAME}")[0] == 0
+    mirror.close()
+    more = ("--vmid", "106", "--name", "node06", "--ip", "127.0.55.6/8")
+    code, _, err = fetching(host, mirror, *more)
+    assert code == 1
+    assert "No image of that address is kept" in err
+
+
+def test_an_image_whose_record_was_lost_is_known_again_once_it_is_verified(
+    host: ProxmoxHost, mirror: Mirror
+) -> None:
+    assert fetching(host, mirror)[0] == 0
+    record = host.root / "var/lib/vz/llmgw-images" / kept(host)[1]
+    known = record.read_text()
+    record.unlink()
+    assert (
+        fetching(host, mirror, "--vmid", "106", "--name", "node06", "--ip", "127.0.55.6/8", "--dry-run")[0] == 0
+    )
+    assert not record.exists()
+    assert fetching(host, mirror, "--vmid", "106", "--name", "node06", "--ip", "127.0.55.6/8")[0] == 0
+    assert record.read_text() == known
+    record.write_bytes(b"\xff\xfe")
+    mirror.close()
+    code, _, err = fetching(host, mirror, "--vmid", "107", "--name", "node07", "--ip", "127.0.55.7/8")
+    assert code == 1
+    assert "No image of that address is kept" in err
+
+
 def test_without_the_mirror_and_a_kept_image_it_says_how_to_bring_one(host: ProxmoxHost, mirror: Mirror) -> None:
     mirror.close()
     code, _, err = fetching(host, mirror)
@@ -197,7 +229,7 @@ def test_a_source_without_a_length_does_not_fill_the_hosts_disk(
 
     monkeypatch.setattr(fetch.os, "statvfs", filling)
     target = tmp_path / "kept/x.qcow2"
-    with pytest.raises(ProvisionError, match="has 100.0 MiB free and the image needs more"):
+    with pytest.raises(ProvisionError, match=r"has 100\.0 MiB free and the image needs more"):
         fetch.fetch_file(f"{mirror.url}/latest/{NAME}", target, Checksum("sha256", "0" * 64), lambda *_: None)
     assert not list(target.parent.iterdir())
 

@@ -222,7 +222,7 @@ def _write(file: WriteFile) -> None:
     """Write whole or not at all; a file that is right already is left alone."""
     part = file.path.with_name(f".{file.path.name}.{os.getpid()}")
     try:
-        if file.path.is_file() and file.path.read_text() == file.text:
+        if file.path.is_file() and file.path.read_bytes() == file.text.encode():
             return
         file.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, file.mode)

@@ -8,7 +8,7 @@ import os
 import shlex
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -99,7 +99,7 @@ def dry_run(wanted: Wanted, means: Means) -> tuple[Provisioned, str]:
     plan = _plan(wanted, checked, means)
     script = plan.script()
     if source.path.is_file():
-        images.bring(source, means.progress.bytes)
+        images.bring(replace(source, url=None), means.progress.bytes)  # verified only, nothing is recorded
         refuse(_against_image(wanted, source.path))
     elif source.url is not None:
         fetch = f"curl --fail --location --create-dirs --output {shlex.quote(str(source.path))}"
