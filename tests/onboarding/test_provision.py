@@ -154,6 +154,16 @@ def test_a_step_that_fails_leaves_the_host_as_it_was(host: ProxmoxHost, step: st
     assert host.run("--pci", "61:00.0").returncode == 0
 
 
+def test_a_disk_that_was_not_grown_although_the_command_went_well_is_a_failure(host: ProxmoxHost) -> None:
+    before = host.state()
+    host.fails(resize="untold")
+    done = host.run()
+    assert done.returncode == 1
+    assert "The disk was not grown to 64.0 GiB (resize failed: lvextend error: Insufficient free" in done.stderr
+    assert not host.calls("qm", "start")
+    assert host.state() == before
+
+
 def test_a_vm_whose_ssh_never_answers_is_removed(host: ProxmoxHost) -> None:
     host.ssh_port(0)
     before = host.state()

@@ -62,8 +62,8 @@ class Worker:
                 raise ProvisionError(f"{error}\n{left}" if isinstance(error, ProvisionError) else left) from error
             raise
 
-    def run(self, command: Command) -> None:
-        """One command, with progress. Raises ProvisionError when it fails or takes too long."""
+    def run(self, command: Command) -> str:
+        """One command, with progress; what it said last. Raises ProvisionError at failure and at its limit."""
         name = " ".join(command.argv[:3])
         process = None
         try:
@@ -78,9 +78,10 @@ class Worker:
                 with endings_ignored():
                     _end(process, wait_first=command.argv[1] == "create")
             raise
+        last = said("\n".join(tail)).rstrip(".")
         if code:
-            reason = said("\n".join(tail)) or f"exit code {code}"
-            raise ProvisionError(f"`{name}` failed while {command.doing}: {reason.rstrip('.')}.")
+            raise ProvisionError(f"`{name}` failed while {command.doing}: {last or f'exit code {code}'}.")
+        return last
 
     def _started(self, command: Command, name: str) -> subprocess.Popen[str]:
         try:
@@ -174,12 +175,17 @@ class Worker:
                     return failed
             attached = {value.split(",")[0].removeprefix("file=") for value in config.values()}
             # An import that was ended leaves a disk that nothing refers to. This storage had none of that number.
-            for volume in self._proxmox.volumes(self._storage, vmid):
-                if volume not in attached and (failed := self._ask(["pvesm", "free", volume])) is not None:
+            for volume in self._unattached(attached):
+                if (failed := self._ask(["pvesm", "free", volume])) is not None:
                     return failed
+            if left := self._unattached(attached):
+                return f"{left[0]} was not removed"
         except ProvisionError as error:
             return str(error)
         return self._ask(["qm", "destroy", str(vmid), "--skiplock", "1"])
+
+    def _unattached(self, attached: set[str]) -> list[str]:
+        return [volume for volume in self._proxmox.volumes(self._storage, self._vmid) if volume not in attached]
 
     def _ask(self, argv: list[str]) -> str | None:
         """Run a command of the undoing; what went wrong, None when it went well."""

@@ -26,6 +26,7 @@ from llmgw.onboarding.provision.proxmox import Proxmox, require_programs
 from llmgw.onboarding.provision.reach import wait_for_ssh
 from llmgw.onboarding.provision.signals import endings_raised
 from llmgw.onboarding.provision.taken import answers
+from llmgw.onboarding.provision.vm_configs import disk_bytes_told
 from llmgw.onboarding.provision.wanted import Wanted
 
 LOCK_TIMEOUT_S: Final = 120.0
@@ -82,8 +83,10 @@ def provision(wanted: Wanted, means: Means) -> Provisioned:
                     wrong = whats_taken(wanted, means.root, proxmox)[0] + answers(wanted, means.environ)
                     refuse(wrong or left_over(wanted, [checked.storage], proxmox))
                     worker.run(plan.commands[0])
-                for command in plan.commands[1:]:
-                    worker.run(command)
+                _, bring_image, grow, start = plan.commands
+                worker.run(bring_image)
+                _require_grown(wanted, proxmox, worker.run(grow))
+                worker.run(start)
             if not means.keep:
                 _wait(wanted, proxmox, means)
         if means.keep:
@@ -122,6 +125,18 @@ def _against_image(wanted: Wanted, path: Path) -> list[str]:
         f"--disk {size_words(wanted.disk_bytes)} is smaller than the disk in the image {path.name} "
         f"({size_words(disk_bytes)}); disks only grow, give at least that."
     ]
+
+
+def _require_grown(wanted: Wanted, proxmox: Proxmox, last: str) -> None:
+    """Growing is a task, and `qm resize` ends with 0 whatever became of it (PVE/CLI/qm.pm: no `upid_exit`).
+
+    `last` is what it said. Raises ProvisionError when the disk is smaller than wanted.
+    """
+    disk = (proxmox.config(wanted.vmid) or {}).get("scsi0", "")
+    if disk_bytes_told(disk) < wanted.disk_bytes:
+        raise ProvisionError(
+            f"The disk was not grown to {size_words(wanted.disk_bytes)} ({last or 'qm resize said nothing'})."
+        )
 
 
 def _mark(means: Means) -> str:
