@@ -151,6 +151,8 @@ def test_doctor_finds_nothing_on_a_node_of_a_healthy_fleet(fleet: RunningFleet) 
         "weights",
         "server",
     ]
+    # Agents have asked the same meanwhile: the server's log is for what is wrong.
+    assert '"refused"' not in (fleet.demo.folder / "server.log").read_text()
 
 
 def test_doctor_finds_what_was_planted_and_exits_by_the_worst_of_it(fleet: RunningFleet, tmp_path: Path) -> None:
