@@ -103,6 +103,39 @@ def test_a_folder_that_cannot_be_used_has_a_remedy(tmp_path: Path) -> None:
     assert_refused(run(file, "--unpack", tmp_path / "full"), "not empty")
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
+def test_a_folder_that_others_may_write_to_decides_nothing(tmp_path: Path, mode: int) -> None:
+    file, place = make_single(tmp_path), tmp_path / "unpacked"
+    assert run(file, LLMGW_UNPACKED=place).returncode == 0
+    (folder,) = place.iterdir()
+    for open_to_others in (folder, place):
+        before = open_to_others.stat().st_mode
+        open_to_others.chmod(mode)
+        assert_refused(run(file, LLMGW_UNPACKED=place), str(open_to_others), "chmod go-w")
+        open_to_others.chmod(before)
+    assert run(file, LLMGW_UNPACKED=place).returncode == 0
+
+
+def test_what_a_killed_run_or_a_tidy_up_left_of_it_goes(tmp_path: Path) -> None:
+    file, place = make_single(tmp_path), tmp_path / "unpacked"
+    assert run(file, LLMGW_UNPACKED=place).returncode == 0
+    (folder,) = place.iterdir()
+    (folder / "bin/llmgw").unlink()
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    (place / f".new-{ended.pid}").mkdir()
+    assert run(file, "x", LLMGW_UNPACKED=place).stdout == f"{folder}/bin/llmgw runs x\n"
+    assert list(place.iterdir()) == [folder]
+
+
+def test_a_folder_where_nothing_can_be_executed_has_a_remedy(tmp_path: Path) -> None:
+    file, place = make_single(tmp_path), tmp_path / "unpacked"
+    assert run(file, LLMGW_UNPACKED=place).returncode == 0
+    (folder,) = place.iterdir()
+    (folder / "bin/llmgw").chmod(0o644)  # as everything is where noexec is mounted
+    assert_refused(run(file, LLMGW_UNPACKED=place), "noexec", "LLMGW_UNPACKED")
+
+
 def test_the_single_file_is_installed_without_its_script(tmp_path: Path) -> None:
     file, root = make_single(tmp_path), tmp_path / "root"
     root.mkdir()
