@@ -15,11 +15,13 @@ import pytest
 
 from llmgw.release.files import Kind, name_of
 from llmgw.release.install import script
+from scripts.building.__main__ import empty_of_releases
 from scripts.building.bom import bill_of_materials
 from scripts.building.glibc import needed_glibc
 from scripts.building.hatch_build import commit_of
 from scripts.building.licences import package_part, write_licences
 from scripts.building.parts import Part
+from scripts.building.problem import BuildError
 from scripts.building.sign import main as sign
 from scripts.building.single import write_single
 from scripts.building.tarballs import pack
@@ -267,3 +269,41 @@ def test_a_wrong_wish_builds_nothing(tmp_path: Path) -> None:
         assert words in done.stderr
         assert "Traceback" not in done.stderr
     assert (tmp_path / "photos").exists()
+
+
+@pytest.mark.parametrize("there", ["release.pub", "release-key.pem"])
+def test_a_new_key_comes_whole_or_not_at_all(
+    tmp_path: Path, there: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / there).write_text("another's\n")
+    assert sign(["new-key", str(tmp_path)]) == 1
+    assert there in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [there]
+    assert (tmp_path / there).read_text() == "another's\n"
+
+
+def test_signing_nothing_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sign(["new-key", str(tmp_path / "keys")]) == 0
+    (tmp_path / "dist").mkdir()
+    assert sign(["sums", str(tmp_path / "dist")]) == 1
+    (tmp_path / "dist/llmgw-1.2.3.tar.gz").write_text("no file that is installed")
+    assert sign(["files", str(tmp_path / "keys/release-key.pem"), str(tmp_path / "dist")]) == 1
+    assert "nothing was signed" in capsys.readouterr().err
+
+
+def test_a_build_removes_nothing_but_a_release(tmp_path: Path) -> None:
+    out = tmp_path / "downloads"
+    empty_of_releases(out)
+    for name in ("llmgw-1.2.3-linux-x86_64", "llmgw-1.2.3-linux-x86_64.sig", "SHA256SUMS"):
+        (out / name).write_text("")
+    empty_of_releases(out)
+    assert list(out.iterdir()) == []
+    for name in ("llmgw-1.2.3-linux-x86_64", "thesis.txt"):
+        (out / name).write_text("")
+    with pytest.raises(BuildError, match=r"such as thesis\.txt"):
+        empty_of_releases(out)
+    (out / "thesis.txt").unlink()
+    (out / "llmgw-main").mkdir()
+    with pytest.raises(BuildError, match="such as llmgw-main"):
+        empty_of_releases(out)
+    assert len(list(out.iterdir())) == 2
