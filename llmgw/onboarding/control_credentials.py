@@ -105,11 +105,12 @@ class Credentials:
             return self._install_brought(self.brought)
         folder = self.host.path(PKI)
         if not (folder / CA_FILE).exists():  # a dry run, that has made none
+            made = Constraints.choose((), (), self.own_name)
             return [
                 Action(f"install the authority's root as {CA}", _nothing),
                 Action(f"install the renewal authority as {RENEWAL_CERT} and {RENEWAL_KEY}", _nothing),
                 Action(
-                    f"issue the server's certificate {SERVER_CERT} for {', '.join(self._wanted(None))}", _nothing
+                    f"issue the server's certificate {SERVER_CERT} for {', '.join(self._wanted(made))}", _nothing
                 ),
             ]
         authority = Authority.open(folder)
@@ -121,7 +122,9 @@ class Credentials:
     def hosts_of_server(self) -> list[str]:
         """What the server's certificate is for; what it would be for, while there is none."""
         certificate = self._installed_certificate()
-        return alternative_names(certificate) if certificate is not None else self._wanted(None)
+        if certificate is not None:
+            return alternative_names(certificate)
+        return self._wanted(Constraints.choose((), (), self.own_name))
 
     # The server's certificate.
 
@@ -177,18 +180,17 @@ class Credentials:
             return "the key beside the one there is another's"
         return None if self._owned(SERVER_KEY) else "the server could not read its key"
 
-    def _wanted(self, constraints: Constraints | None) -> list[str]:
+    def _wanted(self, constraints: Constraints) -> list[str]:
         """The hosts that were named, all of them; of the machine's own those that the authority may sign for."""
         named = [str(parse_host(one)) for one in self.hosts]
         own = []
         for one in self.own_hosts:
             try:
                 host = parse_host(one)
-                if constraints is not None:
-                    constraints.check(host)
+                constraints.check(host)
             except PkiError:
                 note = f"The server's certificate is not for {one}: its authority may not sign for that."
-                if constraints is not None and note not in self.notes:
+                if note not in self.notes:
                     self.notes.append(note)
                 continue
             own.append(str(host))

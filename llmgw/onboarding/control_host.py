@@ -76,6 +76,7 @@ def install(
         brought=wish.credentials,
     )
     credentials.check()
+    control_files.check_user(host)
     config, text = control_files.configuration(
         wish.listen, host, load, renews=credentials.renews, revocations=credentials.revocations
     )
@@ -86,6 +87,7 @@ def install(
         arguments=router_arguments(config),
     )
     units.socket_text()  # raises for what systemd cannot take
+    control_services.refuse_addresses_of_others(host, config)
     control_services.refuse_busy_ports(host, config)
     has_agents = config.agents.tls is not None
     result = Installed(

@@ -95,6 +95,15 @@ def test_a_dry_run_names_each_action_and_does_none(machine: Machine) -> None:
     assert machine.install(dry_run=True).changed == []
 
 
+def test_a_dry_run_names_the_hosts_that_the_certificate_will_be_for(machine: Machine) -> None:
+    own: dict[str, object] = {"own_hosts": ("gw1", "10.0.0.1", "203.0.113.7"), "own_name": "localhost"}
+    said, really = machine.install(dry_run=True, **own), machine.install(**own)
+    assert said.hosts == really.hosts == ["10.0.0.1"]
+    assert said.notes == really.notes
+    [issue] = [what for what in said.changed if "certificate" in what and "issue" in what]
+    assert issue.endswith("for 10.0.0.1")
+
+
 @pytest.mark.parametrize(
     "broken",
     ["useradd", "systemctl enable", f"start -- {SOCKET}", f"start -- {SERVER}", "start -- llmgw-router@0"],
@@ -238,6 +247,86 @@ def test_a_port_that_is_taken_names_who_has_it(machine: Machine) -> None:
     machine.install()
     machine.busy[8443] = "llmgw (pid 101) listens there"  # it is the server's own now
     assert machine.install().changed == []
+
+
+def test_a_port_that_is_taken_is_told_before_what_runs_is_moved_there(machine: Machine) -> None:
+    machine.install()
+    machine.edit(lambda text: text.replace("8443", "9443"))
+    machine.busy[9443] = "nginx (pid 7) listens there"
+    before = (machine.tree(), dict(machine.active))
+    with pytest.raises(ControlHostError, match=r"Port 9443 .*nginx \(pid 7\)"):
+        machine.install()
+    assert (machine.tree(), machine.active) == before
+
+
+@pytest.mark.parametrize("listen", ["[::]:8080", "[fd00::1]:80", "0.0.0.0:80", "localhost:8080"])
+def test_every_form_of_an_address_gets_into_server_yaml(machine: Machine, listen: str) -> None:
+    assert machine.install(listen=listen).listen == listen
+    assert machine.config().listen == listen
+    assert machine.install(listen=listen).changed == []
+
+
+@pytest.mark.parametrize("listen", ["", "999.1.1.1:80", "127.0.0.1:8081", "0.0.0.0:8443", "[::]:8081"])
+def test_an_address_that_nothing_could_listen_on_leaves_no_server_yaml(machine: Machine, listen: str) -> None:
+    with pytest.raises(ControlHostError, match="listen"):
+        machine.install(listen=listen)
+    assert not machine.users
+    assert not (machine.root / "etc/llmgw").exists()
+
+
+def test_another_machines_address_is_refused_before_anything_is_changed(machine: Machine) -> None:
+    machine.elsewhere = {"10.9.9.9"}
+    with pytest.raises(ControlHostError, match=r"10.9.9.9 is no address of this machine .* --listen"):
+        machine.install(listen="10.9.9.9:8080")
+    assert not (machine.root / "etc").exists()
+    machine.install()
+    machine.edit(lambda text: text.replace("0.0.0.0:8443", "10.9.9.9:8443"))
+    with pytest.raises(ControlHostError, match=r"\(agents.listen: 10.9.9.9:8443\).* in server.yaml"):
+        machine.install()
+
+
+def test_an_address_that_comes_after_the_socket_at_boot_is_listened_on(machine: Machine) -> None:
+    machine.install()
+    assert "FreeBind=true" in machine.text(f"/etc/systemd/system/{SOCKET}").splitlines()
+
+
+def test_a_user_that_has_no_group_of_its_name_gets_one(machine: Machine) -> None:
+    machine.passwd = "llmgw:x:998:100::/srv/odd home:/bin/sh\n"
+    done = machine.install()
+    assert "make the group llmgw" in done.changed
+    assert not any(command.startswith("useradd") for command in machine.ran)
+
+
+def test_a_user_who_is_root_is_refused(machine: Machine) -> None:
+    machine.passwd, machine.users = "llmgw:x:0:998::/root:/bin/sh\n", {"llmgw"}
+    with pytest.raises(ControlHostError, match="would run as root"):
+        machine.install()
+    assert not (machine.root / "etc").exists()
+
+
+def test_a_state_folder_that_is_a_symlink_is_refused_with_a_remedy(machine: Machine) -> None:
+    (machine.root / "var/lib").mkdir(parents=True)
+    (machine.root / "var/lib/llmgw").symlink_to("/srv/state")
+    with pytest.raises(ControlHostError, match="mount --bind /srv/state /var/lib/llmgw"):
+        machine.install()
+    assert not machine.users
+
+
+def test_a_machine_that_is_mounted_read_only_is_told_so_first(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.statvfs
+
+    def read_only(path: Path) -> os.statvfs_result:
+        found = list(real(path))
+        if Path(path) == machine.root / "usr/local/bin/llmgw":
+            found[8] |= os.ST_RDONLY  # f_flag, statvfs(3)
+        return os.statvfs_result(found)
+
+    monkeypatch.setattr(os, "statvfs", read_only)
+    with pytest.raises(ControlHostError, match=r"/usr/local/bin/llmgw .* mounted read-only"):
+        machine.install()
+    assert machine.ran == []
 
 
 def test_a_machine_without_systemd_is_told_what_else_there_is(machine: Machine) -> None:
