@@ -46,6 +46,8 @@ class Installed:
     routers: int
     agents_port: int | None
     hosts: list[str] = field(default_factory=list)
+    authority_is_here: bool = True
+    """Whether nodes' certificates can be issued on this host."""
     changed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -115,6 +117,7 @@ def install(
                 action.do()
             result.changed.append(action.what)
     result.hosts = credentials.hosts_of_server
+    result.authority_is_here = credentials.authority_is_here
     return result
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import stat
 from pathlib import Path
 
 import pytest
 import yaml
 
+from llmgw.cli.server_install import next_steps
 from llmgw.config.errors import ConfigError
 from llmgw.config.server import AgentsTls, KeyRule, ServerConfig
-from llmgw.onboarding.control_host import wait_until_it_answers
+from llmgw.onboarding.control_host import Installed, wait_until_it_answers
 from llmgw.onboarding.control_units import escaped, stream_address
 from llmgw.onboarding.local_host import ControlHostError
 from llmgw.pki.authority import Authority
@@ -415,6 +417,53 @@ def test_credentials_of_an_authority_elsewhere_are_installed_and_no_authority_is
         machine.install(credentials=tmp_path)
 
 
+def test_what_another_hosts_authority_issued_stays_when_it_is_not_named_again(
+    machine: Machine, tmp_path: Path
+) -> None:
+    authority = Authority.create(tmp_path / "pki", now=NOW)
+    brought = tmp_path / "brought"
+    write_files(authority.issue_server(["gw1.lan"], NOW), brought)
+    for name in ("renewal.pem", "renewal-key.pem", "revoked.pem"):
+        shutil.copy(tmp_path / "pki" / name, brought / name)
+    machine.install(credentials=brought)
+    before = machine.tree()
+    for again in (machine.install(), machine.install(hosts=("gw1.lan",))):
+        assert again.changed == []
+        assert not again.authority_is_here
+    assert machine.tree() == before
+    with pytest.raises(ControlHostError, match=r"is not for gw2.lan.*--credentials"):
+        machine.install(hosts=("gw2.lan",))
+    # A server.yaml that is made again says the same.
+    (machine.root / "etc/llmgw/server.yaml").unlink()
+    machine.install()
+    tls = machine.config().agents.tls
+    assert tls is not None
+    assert (tls.renewal_cert, tls.revocations) == ("/etc/llmgw/renewal.pem", "/etc/llmgw/revoked.pem")
+    # A key that another user was given is made the server's.
+    (machine.root / "etc/llmgw/server-key.pem").chmod(0o640)
+    assert len(machine.install().changed) == 1
+    assert stat.S_IMODE((machine.root / "etc/llmgw/server-key.pem").stat().st_mode) == 0o600
+
+
+def test_a_node_of_another_control_host_does_not_lose_the_root_that_it_trusts(machine: Machine) -> None:
+    (machine.root / "etc/llmgw").mkdir(parents=True)
+    root = machine.root / "etc/llmgw/ca.pem"
+    root.write_text("the root that the agent of this machine trusts\n")
+    before = machine.tree()
+    with pytest.raises(PkiError, match=r"server.pem.* move /etc/llmgw/ca.pem away"):
+        machine.install()
+    assert machine.tree() == before
+    assert not machine.users
+
+
+def test_an_authority_that_was_taken_off_this_host_is_not_made_again(machine: Machine, tmp_path: Path) -> None:
+    machine.install()
+    shutil.move(machine.root / "etc/llmgw/pki", tmp_path / "safe")
+    before = machine.tree()
+    assert machine.install().changed == []
+    assert machine.tree() == before
+
+
 def test_the_root_that_nodes_trust_is_not_replaced_by_another(machine: Machine, tmp_path: Path) -> None:
     authority = Authority.create(tmp_path / "pki", now=NOW)
     brought = tmp_path / "brought"
@@ -424,6 +473,16 @@ def test_the_root_that_nodes_trust_is_not_replaced_by_another(machine: Machine, 
     with pytest.raises(ControlHostError, match="root of another authority"):
         machine.install(credentials=brought)
     assert machine.tree() == before
+
+
+def test_nodes_are_brought_in_from_where_the_authority_is() -> None:
+    here, elsewhere = (
+        next_steps(Installed(listen="", routers=1, agents_port=8443, hosts=["gw1"], authority_is_here=is_here))[1]
+        for is_here in (True, False)
+    )
+    assert here[1].endswith("--server https://gw1:8443 --pki /etc/llmgw/pki")
+    assert "authority's host" in elsewhere[0]
+    assert "/etc/llmgw/pki" not in elsewhere[1]
 
 
 # Small parts.
