@@ -19,7 +19,19 @@ from llmgw.cli.errors import ending, report_path
 from llmgw.config.errors import ConfigError, SentenceError
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = ["server", "agent", "ctl", "doctor", "provision-node", "inspect", "router", "demo", "sim", "version"]
+COMMANDS = [
+    "server",
+    "agent",
+    "ctl",
+    "doctor",
+    "provision-node",
+    "onboard-node",
+    "inspect",
+    "router",
+    "demo",
+    "sim",
+    "version",
+]
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
-from llmgw.agent.conversation import BandwidthTester, Keeper
+from llmgw.agent.conversation import BandwidthTester, Keeper, Upgrades
 from llmgw.messages.agent import (
     EngineHelp,
     ListWeights,
@@ -25,11 +25,13 @@ from llmgw.messages.agent import (
 )
 from llmgw.messages.fabric import AskFabric, FabricText
 from llmgw.messages.fabric_test import FABRIC_TEST_FEATURE, BandwidthAnswer, BandwidthQuestion
+from llmgw.messages.upgrade import UPGRADE_FEATURE, Upgrade, UpgradeTold
 
 log = structlog.get_logger("agent")
 
-Question = ReadLog | ReadEngineHelp | ListWeights | RemoveWeights | AskFabric | BandwidthQuestion
-A = TypeVar("A", LogChunk, EngineHelp, WeightsAnswer, FabricText, BandwidthAnswer)
+Question = ReadLog | ReadEngineHelp | ListWeights | RemoveWeights | AskFabric | BandwidthQuestion | Upgrade
+A = TypeVar("A", LogChunk, EngineHelp, WeightsAnswer, FabricText, BandwidthAnswer, UpgradeTold)
+Q = TypeVar("Q", LogChunk, EngineHelp, WeightsAnswer, FabricText, BandwidthAnswer)
 
 # Each imports an engine, which takes gigabytes of memory for some seconds.
 HELPS_AT_ONCE_MAX = 2
@@ -39,6 +41,8 @@ MAPS_AT_ONCE_MAX = 1
 MANAGERS_AT_ONCE_MAX = 2
 # A measurement takes a minute, and while it runs it can be ended: twice the ends that may run at once.
 BANDWIDTHS_AT_ONCE_MAX = 16
+# How long an upgrade waits for the server to have heard how it goes, before it goes on all the same.
+HEARD_WAIT_S = 5.0
 
 
 @dataclass
@@ -51,9 +55,10 @@ class Answers:
     managers: list[FabricText] = field(default_factory=list)
     maps: list[FabricText] = field(default_factory=list)
     bandwidths: list[BandwidthAnswer] = field(default_factory=list)
+    upgrades: list[UpgradeTold] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        small = self.logs or self.helps or self.weights or self.managers or self.bandwidths
+        small = self.logs or self.helps or self.weights or self.managers or self.bandwidths or self.upgrades
         return bool(small or self.maps)
 
 
@@ -80,8 +85,8 @@ class Answering:
     """Answers the questions of a session, and forgets them with it.
 
     `engine_help` (of a request id and an engine) asks an engine for its help text, and `fabric_tools` asks a
-    fabric, both in bounded time; `bandwidth` runs the ends of bandwidth tests. None: not offered. `news` is
-    called when there is something to report.
+    fabric, both in bounded time; `bandwidth` runs the ends of bandwidth tests, `upgrades` replaces the program.
+    None: not offered. `news` is called when there is something to report.
     """
 
     def __init__(
@@ -91,8 +96,10 @@ class Answering:
         fabric_tools: Callable[[AskFabric], Awaitable[FabricText]] | None,
         news: Callable[[], None],
         bandwidth: BandwidthTester | None = None,
+        upgrades: Upgrades | None = None,
     ) -> None:
         self._keeper = keeper
+        self._upgrades = upgrades
         self._bandwidth = bandwidth
         self._engine_help = engine_help
         self._fabric_tools = fabric_tools
@@ -104,6 +111,8 @@ class Answering:
         self._managers: _Kind[FabricText] = _Kind(waiting_max=16, per_report=1)
         self._maps: _Kind[FabricText] = _Kind(waiting_max=2, per_report=1)
         self._bandwidths: _Kind[BandwidthAnswer] = _Kind(waiting_max=32, per_report=8)
+        self._told: _Kind[UpgradeTold] = _Kind(waiting_max=8, per_report=8)
+        self._heard = asyncio.Event()
 
     @property
     def features(self) -> list[str]:
@@ -112,6 +121,7 @@ class Answering:
             "engine_help": self._engine_help,
             "fabric_tools": self._fabric_tools,
             FABRIC_TEST_FEATURE: self._bandwidth,
+            UPGRADE_FEATURE: self._upgrades,
         }
         return ["logs", "weights", *(name for name, asked in offered.items() if asked is not None)]
 
@@ -132,6 +142,8 @@ class Answering:
             self._ask_fabric(question, self._fabric_tools)
         elif isinstance(question, BandwidthQuestion):
             self._test_bandwidth(question, self._bandwidth)
+        elif isinstance(question, Upgrade):
+            await self._upgrade(question, self._upgrades)
         else:
             self._look_at_weights(question)
 
@@ -150,6 +162,7 @@ class Answering:
             weights=self._weights.take(),
             managers=self._managers.take(),
             bandwidths=self._bandwidths.take(),
+            upgrades=self._told.take(),
         )
         if alone and not answers:
             answers.maps = self._maps.take()
@@ -163,6 +176,12 @@ class Answering:
         self._managers.put_back(answers.managers)
         self._maps.put_back(answers.maps)
         self._bandwidths.put_back(answers.bandwidths)
+        self._told.put_back(answers.upgrades)
+
+    def arrived(self, answers: Answers) -> None:
+        """The report arrived."""
+        if answers.upgrades:
+            self._heard.set()
 
     async def drop(self) -> None:
         """The session is over: nobody waits for what it asked."""
@@ -179,7 +198,30 @@ class Answering:
 
     @property
     def _kinds(self) -> tuple[_Kind[Any], ...]:
-        return self._logs, self._helps, self._weights, self._managers, self._maps, self._bandwidths
+        return self._logs, self._helps, self._weights, self._managers, self._maps, self._bandwidths, self._told
+
+    async def _upgrade(self, question: Upgrade, upgrades: Upgrades | None) -> None:
+        """Begin it; one that was asked for before is given up."""
+        if upgrades is None:
+            sentence = "this agent does not replace its own program"
+            refused = UpgradeTold(request_id=question.request_id, stage="refused", sentence=sentence)
+            self._give(self._told, refused)
+            return
+        for earlier in list(self._told.running):
+            earlier.cancel()
+        await asyncio.gather(*self._told.running, return_exceptions=True)
+        task = asyncio.create_task(upgrades.carry_out(question, self._tell_upgrade))
+        self._told.running.add(task)
+        task.add_done_callback(self._told.running.discard)
+
+    async def _tell_upgrade(self, told: UpgradeTold) -> None:
+        self._heard.clear()
+        self._give(self._told, told)
+        try:
+            async with asyncio.timeout(HEARD_WAIT_S):
+                await self._heard.wait()
+        except TimeoutError:
+            pass  # it goes on: the server asks again, or sees what came of it
 
     def _ask_engine(
         self, question: ReadEngineHelp, engine_help: Callable[[str, str], Awaitable[EngineHelp]] | None
@@ -237,7 +279,7 @@ class Answering:
             error = "the agent failed to test bandwidth; its log says why"
             self._begin(self._bandwidths, bandwidth.answer(question), failed(error))
 
-    def _begin(self, kind: _Kind[A], asked: Awaitable[A], failed: A) -> None:
+    def _begin(self, kind: _Kind[Q], asked: Awaitable[Q], failed: Q) -> None:
         """Answer beside everything else with what is asked, or, if that fails, with `failed`."""
 
         async def answer() -> None:

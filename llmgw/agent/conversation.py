@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from llmgw.messages.agent import HeldShard, ListWeights, LogChunk, RemoveWeights, ShardSpec, WeightsAnswer
 from llmgw.messages.fabric_test import BandwidthAnswer, BandwidthQuestion
+from llmgw.messages.upgrade import LastUpgrade, Upgrade, UpgradeTold
 
 
 class TransportError(Exception):
@@ -76,6 +77,22 @@ class BandwidthTester(Protocol):
     async def close(self) -> None:
         """Nothing of any end is left afterwards."""
         ...
+
+
+class Upgrades(Protocol):
+    """Who replaces this agent's program, as the loop sees it; its methods do not raise."""
+
+    def last(self) -> LastUpgrade | None:
+        """How the last upgrade ended, for the registration."""
+        ...
+
+    def registered(self) -> None: ...
+
+    def refused(self, sentence: str) -> None:
+        """A server answered, and did not take the registration."""
+        ...
+
+    async def carry_out(self, upgrade: Upgrade, tell: Callable[[UpgradeTold], Awaitable[None]]) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)

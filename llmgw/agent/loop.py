@@ -16,7 +16,16 @@ import structlog
 
 from llmgw import __version__
 from llmgw.agent.answers import Answering, Answers
-from llmgw.agent.conversation import Backoff, BandwidthTester, Clock, Keeper, Life, Transport, TransportError
+from llmgw.agent.conversation import (
+    Backoff,
+    BandwidthTester,
+    Clock,
+    Keeper,
+    Life,
+    Transport,
+    TransportError,
+    Upgrades,
+)
 from llmgw.messages.agent import (
     SHARDS_PER_NODE_MAX,
     Command,
@@ -75,8 +84,9 @@ class AgentLoop:
 
     `inventory` reads what the node has, `engine_help` (of a request id and an engine) asks an engine for its help
     text, and `fabric_tools` asks the fabric behind a port; all in bounded time and without raising. `bandwidth`
-    runs the ends of bandwidth tests. Without one of the last three its feature is not offered. `contact` is told
-    after each call that matters whether the server answered well (None), else what the trouble is.
+    runs the ends of bandwidth tests, `upgrades` replaces this program. Without one of the last four its
+    feature is not offered. `contact` is told after each call that matters whether the server answered well
+    (None), else what the trouble is.
     """
 
     def __init__(
@@ -95,6 +105,7 @@ class AgentLoop:
         engine_help: Callable[[str, str], Awaitable[EngineHelp]] | None = None,
         fabric_tools: Callable[[AskFabric], Awaitable[FabricText]] | None = None,
         bandwidth: BandwidthTester | None = None,
+        upgrades: Upgrades | None = None,
         features: list[str] | None = None,
         version: str = __version__,
         contact: Callable[[str | None], None] = lambda trouble: None,
@@ -114,7 +125,8 @@ class AgentLoop:
         self._news = asyncio.Event()
         # Only ids: what is sent is each shard's status at that moment, so the latest version wins by itself.
         self._changed: set[str] = set()
-        self._answering = Answering(keeper, engine_help, fabric_tools, self._news.set, bandwidth)
+        self._answering = Answering(keeper, engine_help, fabric_tools, self._news.set, bandwidth, upgrades)
+        self._upgrades = upgrades
         self._features = [*FEATURES, *self._answering.features] if features is None else features
         self._contact = contact
         self._complained_at: float | None = None
@@ -165,15 +177,20 @@ class AgentLoop:
                 features=self._features,
                 inventory=inventory,
                 held=held[:SHARDS_PER_NODE_MAX],
+                last_upgrade=None if self._upgrades is None else self._upgrades.last(),
             )
             try:
                 registered = await self._call("register", message, Registered, CALL_TIMEOUT_S)
             except (TransportError, Refused, SessionEnded) as exc:
                 self._complain("the server does not take the registration", exc)
+                if self._upgrades is not None and isinstance(exc, Refused):
+                    self._upgrades.refused(str(exc))
                 await self._clock.sleep(backoff.next_s())
                 continue
             self._heard()
             self.session = registered.session
+            if self._upgrades is not None:
+                self._upgrades.registered()
             log.info("registered", held=len(held), server_version=registered.server_version)
             return registered
 
@@ -331,9 +348,11 @@ class AgentLoop:
             weights=answers.weights,
             fabrics=[*answers.managers, *answers.maps],
             bandwidths=answers.bandwidths,
+            upgrades=answers.upgrades,
         )
         reported = await self._call("report", message, Reported, CALL_TIMEOUT_S, in_session=True)
         self._heard()
+        self._answering.arrived(answers)
         if reported.forget:
             await self._keeper.forget(reported.forget)
 

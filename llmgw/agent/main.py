@@ -21,6 +21,7 @@ import structlog
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509 import load_pem_x509_certificate
 
+from llmgw import __version__
 from llmgw.agent.certificates import CertificateError, CertificateKeeper
 from llmgw.agent.conversation import Life, SystemClock
 from llmgw.agent.examining import SlowFindings
@@ -40,6 +41,9 @@ from llmgw.agent.ports import count_free
 from llmgw.agent.processes import boot_id
 from llmgw.agent.scopes import find_scopes
 from llmgw.agent.supervisor import Supervisor, now_boot_s, real_work_dir
+from llmgw.agent.upgrade.trial import Trial
+from llmgw.agent.upgrade.upgrader import EXIT_RESTART, INSTALLED_BELOW_ENV, Upgrader, state_folder
+from llmgw.agent.upgrade.upgrades import OwnUpgrades
 from llmgw.config.agent import AgentConfig
 from llmgw.config.errors import SentenceError
 from llmgw.config.notify import Notifier, take_notifier
@@ -59,9 +63,15 @@ class AgentError(SentenceError):
     """The agent cannot start; the message is a sentence."""
 
 
-def run_agent(config: AgentConfig, examine: Callable[[], list[Finding]] = list) -> None:
+def run_agent(
+    config: AgentConfig, examine: Callable[[], list[Finding]] = list, *, check: Sequence[str] = ("--version",)
+) -> None:
     """Run this node's agent until SIGTERM or SIGINT. `examine` looks at this node now and then (it may block),
-    and what it finds rides to the server. Raises SentenceError when it cannot start.
+    and what it finds rides to the server. `check` is what another version of the program is asked with whether it
+    takes this configuration.
+
+    Raises SentenceError when it cannot start, and SystemExit with EXIT_RESTART to be started again as another
+    version.
     """
     notifier = take_notifier()  # before anything is started that would inherit it
     lock = lock_work_dir(config.supervisor.work_dir)
@@ -72,11 +82,13 @@ def run_agent(config: AgentConfig, examine: Callable[[], list[Finding]] = list) 
                 f"an agent of {config.node_id} (pid {claim}) runs here with another work dir; stop it, "
                 "and start this one with the same supervisor.work_dir, where its engines are described"
             )
-        asyncio.run(_run(config, examine, notifier))
+        restart = asyncio.run(_run(config, examine, check, notifier))
     finally:
         if isinstance(claim, socket.socket):
             claim.close()
         os.close(lock)
+    if restart:
+        raise SystemExit(EXIT_RESTART)
 
 
 def lock_work_dir(work_dir: str) -> int:
@@ -117,7 +129,10 @@ def _of_node(config: AgentConfig, findings: Sequence[Finding]) -> list[Finding]:
     return [msgspec.structs.replace(finding, where=f"{config.node_id} {finding.where}") for finding in findings]
 
 
-async def _run(config: AgentConfig, examine: Callable[[], list[Finding]], notifier: Notifier) -> None:
+async def _run(
+    config: AgentConfig, examine: Callable[[], list[Finding]], check: Sequence[str], notifier: Notifier
+) -> bool:
+    """True when this agent is to be started again."""
     # Here and not above, so that the parts can be tested without each other.
     from llmgw.engines import registry
     from llmgw.hardware.gpus import read_gpus
@@ -153,7 +168,13 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]], notifi
         except PkiError as exc:
             raise CertificateError(f"{config.tls.cert}: {exc}") from None
 
-    ended = asyncio.Event()
+    ended, restarts = asyncio.Event(), False
+
+    def restart() -> None:
+        nonlocal restarts
+        restarts = True
+        ended.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
 
@@ -230,6 +251,19 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]], notifi
         work_dir=real_work_dir(config),
     )
     randomness = random.SystemRandom()
+    folder = state_folder(os.environ, config.supervisor.work_dir)
+    upgrader = Upgrader(
+        folder=folder,
+        root=os.environ.get(INSTALLED_BELOW_ENV) or None,
+        release_key=Path(config.release_key),
+        version=__version__,
+        check=check,
+        environ=os.environ,
+        transport=transport,
+        session=lambda: conversation.session,
+        clock=SystemClock(),
+        restart=restart,
+    )
 
     def contact(trouble: str | None) -> None:
         count = len(supervisor.live_records())
@@ -250,6 +284,7 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]], notifi
         engine_help=HelpAnswers(config, os.environ, account, refusal),
         fabric_tools=FabricTools(config),
         bandwidth=bandwidth,
+        upgrades=OwnUpgrades(upgrader, Trial(folder, now_s=time.monotonic, restart=restart)),
         clock=SystemClock(),
         randomness=randomness,
         heartbeat_interval_s=config.heartbeat_interval,
@@ -298,3 +333,4 @@ async def _run(config: AgentConfig, examine: Callable[[], list[Finding]], notifi
         await transport.close()
         feeding.cancel()
     log.info("agent ends; its engines go on", node=config.node_id)
+    return restarts

@@ -39,4 +39,5 @@ def agent(
     from llmgw.doctor.checks import BESIDE_AGENT
     from llmgw.doctor.examine import run
 
-    run_agent(loaded, lambda: run(BESIDE_AGENT, Node(loaded)))
+    named = [] if path is None else ["--config", str(path.absolute())]
+    run_agent(loaded, lambda: run(BESIDE_AGENT, Node(loaded)), check=["agent", "--check", *named])

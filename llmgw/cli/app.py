@@ -40,6 +40,9 @@ COMMANDS = {
     "provision-node": LazyCommand(
         "llmgw.cli.provision", "provision_node", "On a Proxmox host: make a node's VM, up to its ssh."
     ),
+    "onboard-node": LazyCommand(
+        "llmgw.cli.onboard", "onboard_node", "Make a machine a node of the fleet, over ssh."
+    ),
     "inspect": LazyCommand("llmgw.cli.inspect", "app", "Read saved output: nvidia-smi, ibnetdiscover, sysfs, …"),
     "router": LazyCommand("llmgw.cli.router", "router", "Run a router (the server starts its own)."),
     "demo": LazyCommand("llmgw.cli.demo", "demo", "A fleet of four nodes on two fabrics, on this machine."),

@@ -37,7 +37,7 @@ def provision_node(
         str | None,
         typer.Option("--gateway", metavar="ADDR|none", help="Default: this host's own, if in that network."),
     ] = None,
-    bridge: Annotated[str, typer.Option("--bridge", metavar="NAME")] = "vmbr0",
+    bridge: Annotated[str, typer.Option("--bridge", metavar="NAME", help="The bridge of its network.")] = "vmbr0",
     storage: Annotated[
         str | None,
         typer.Option(
@@ -49,15 +49,17 @@ def provision_node(
         int, typer.Option("--sockets", metavar="N", help="With hugepages one for each NUMA node to use.")
     ] = 1,
     memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="1G is 1024 MiB.")] = "16G",
-    disk: Annotated[str, typer.Option("--disk", metavar="SIZE")] = "64G",
+    disk: Annotated[str, typer.Option("--disk", metavar="SIZE", help="1G is 1024 MiB.")] = "64G",
     image: Annotated[
         str | None,
         typer.Option(
             "--image", metavar="FILE|URL", help="A cloud image. Default: Debian 12, with its SHA512SUMS."
         ),
     ] = None,
-    image_sha256: Annotated[str | None, typer.Option("--image-sha256", metavar="HEX")] = None,
-    image_sha512: Annotated[str | None, typer.Option("--image-sha512", metavar="HEX")] = None,
+    image_sha256: Annotated[
+        str | None, typer.Option("--image-sha256", metavar="HEX", help="What the image must be.")
+    ] = None,
+    image_sha512: Annotated[str | None, typer.Option("--image-sha512", metavar="HEX", help="The same.")] = None,
     ssh_user: Annotated[
         str,
         typer.Option("--ssh-user", metavar="USER", help="Who may log in on the node (with sudo, if not root)."),

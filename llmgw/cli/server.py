@@ -11,7 +11,9 @@ from typing import Annotated
 
 import typer
 
+from llmgw.cli.server_backup import backup
 from llmgw.cli.server_install import install
+from llmgw.cli.server_restore import restore
 
 DEFAULT_PATHS = (Path("server.yaml"), Path("/etc/llmgw/server.yaml"))
 
@@ -66,3 +68,5 @@ def default_path() -> Path | None:
 
 
 app.command("install")(install)
+app.command("backup")(backup)
+app.command("restore")(restore)

@@ -46,7 +46,9 @@ def engine(
     rendezvous_host: Annotated[
         str | None, typer.Option(rich_help_panel=_REPLICA, help="Where rank 0 waits for workers.")
     ] = None,
-    rendezvous_port: Annotated[int | None, typer.Option(min=1, max=65535, rich_help_panel=_REPLICA)] = None,
+    rendezvous_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="And the port there.", rich_help_panel=_REPLICA)
+    ] = None,
     rendezvous_timeout_s: Annotated[
         float, typer.Option(min=0.01, rich_help_panel=_REPLICA, help="How long all may take to join.")
     ] = 120.0,

@@ -227,6 +227,9 @@ class AgentConfig(Model):
     """How engines are kept."""
     weights: Weights = Weights()
     """Where models that are given by a URL are fetched to, and how."""
+    release_key: str = "/etc/llmgw/release.pub"
+    """The public key (Ed25519, PEM) that a release must be signed with before this agent becomes it
+    (`llmgw ctl upgrade`). Without the file the agent takes no release."""
 
     @property
     def weights_dir(self) -> str:

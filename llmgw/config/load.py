@@ -89,6 +89,27 @@ def catalog_of(models: object) -> Catalog:
         raise ConfigError(_told([(0, sentence) for sentence in sentences])) from None
 
 
+def agent_keys_written(data: bytes, path: Path) -> dict[str, Any]:
+    """The keys that the text of an `agent.yaml` writes, as plain values: text, None, lists and dicts.
+
+    `path` is what errors call it. Raises ConfigError, one sentence a line; the values are not judged.
+    """
+    problems: list[tuple[int, str]] = []
+    values = _without_empty_groups(AgentConfig, _parsed(data, path), problems, path)
+    if problems:
+        raise ConfigError(_told(problems))
+    return values
+
+
+def agent_config_of(values: Mapping[str, Any]) -> AgentConfig:
+    """Keys and values as a node's configuration. Raises ConfigError, one sentence a line."""
+    try:
+        return AgentConfig.model_validate(dict(values))
+    except ValidationError as error:
+        sentences = [f"{dotted(item.path)}: {item.sentence}" for item in complaints(AgentConfig, error)]
+        raise ConfigError(_told([(0, sentence) for sentence in sentences])) from None
+
+
 def _load(model: type[Config], path: Path | None, environ: Mapping[str, str], prefix: str) -> Config:
     root = _read(path, "with --config") if path is not None else None
     problems: list[tuple[int, str]] = []

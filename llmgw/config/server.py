@@ -201,6 +201,9 @@ class ServerConfig(Model):
     """How often InfiniBand fabrics are asked about themselves."""
     usage: UsageSettings = UsageSettings()
     """What is kept of how many tokens requests took."""
+    release_key: str = "/etc/llmgw/release.pub"
+    """The public key (Ed25519, PEM) of releases. Where the file is there, `llmgw ctl upgrade` with another key's
+    file is refused before any agent is asked; each agent looks at it with its own key all the same."""
     models: list[CatalogModel] = Field(default_factory=list, max_length=1000)
     """The catalog that an empty store begins with."""
 

@@ -21,6 +21,7 @@ from llmgw.messages.agent import (
     ShardSpec,
 )
 from llmgw.messages.routes import RouteEndpoint, TableVersion
+from llmgw.messages.upgrade import LastUpgrade
 
 
 class NodeState(StrEnum):
@@ -76,10 +77,14 @@ class Node:
     """In the store when this server started: settling waits for it."""
     session: str | None = None
     last_heard: float = float("-inf")
+    registered_at: float = float("-inf")
+    """When its agent registered last."""
     lost_not_before: float = float("-inf")
     """Not declared lost before this, whatever its silence: most nodes were silent, and it may still come back."""
     version: str = ""
     features: frozenset[str] = frozenset()
+    last_upgrade: LastUpgrade | None = None
+    """How the last upgrade of its agent ended, as it said when it registered."""
     cordoned: bool = False
     draining: bool = False
     drain_forced: bool = False

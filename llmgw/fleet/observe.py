@@ -49,11 +49,12 @@ def register(fleet: Fleet, message: Register, enrolment: Enrolment, session: str
         node.state, node.since, node.reason = NodeState.READY, now, None
         events.append(node_event(node.node_id, "ready", f"registered; was {before}"))
     node.session = session
-    node.last_heard = now
+    node.last_heard = node.registered_at = now
     node.address = enrolment.address
     node.certificate_expires_at = enrolment.certificate_expires_at
     node.version = message.version
     node.features = frozenset(message.features)
+    node.last_upgrade = message.last_upgrade
     events += take_inventory(node, message.inventory, now)
     events += _take_held(fleet, node, message.held, now)
     drop_inherited_of(fleet, node.node_id)

@@ -71,6 +71,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """While draining: what else is still there, and what it waits for, a sentence each."""
     last_heard_s: float | None = None
     """Seconds since the agent's last message."""
+    registered_s: float | None = None
+    """Seconds since the agent registered: each start of one does, and so does one whose session ended."""
     certificate_expires_at: float | None = None
     gpus: list[Gpu] = []
     gpus_in_use: list[int] = []

@@ -22,6 +22,7 @@ from llmgw.messages.fabric_test import (
 )
 from llmgw.messages.findings import Finding
 from llmgw.messages.secrets import shown_without
+from llmgw.messages.upgrade import LastUpgrade, Upgrade, UpgradeTold
 
 # Sizes are bounded where they enter: a node with 10,000 GPUs is a mistake or an attack.
 NODE_ID_PATTERN = r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$"
@@ -309,6 +310,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True):
     features: Annotated[list[str], msgspec.Meta(max_length=64)] = []
     inventory: Inventory
     held: Annotated[list[HeldShard], msgspec.Meta(max_length=SHARDS_PER_NODE_MAX)] = []
+    last_upgrade: LastUpgrade | None = None
 
 
 class Registered(msgspec.Struct, frozen=True, kw_only=True):
@@ -382,6 +384,7 @@ Command = (
     | ServeBandwidth
     | MeasureBandwidth
     | EndBandwidth
+    | Upgrade
 )
 
 
@@ -475,6 +478,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     weights: Annotated[list[WeightsAnswer], msgspec.Meta(max_length=8)] = []
     fabrics: Annotated[list[FabricText], msgspec.Meta(max_length=2)] = []
     bandwidths: Annotated[list[BandwidthAnswer], msgspec.Meta(max_length=8)] = []
+    upgrades: Annotated[list[UpgradeTold], msgspec.Meta(max_length=8)] = []
 
 
 class Reported(msgspec.Struct, frozen=True, kw_only=True):

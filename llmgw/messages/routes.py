@@ -139,7 +139,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     settings: str = ""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """One finished request. `status` is what the client got; 499 is a client that left. `retry_refused`: it
     failed although another engine could have been asked, since the model's retry budget was spent.
 

@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from llmgw.messages.agent import NODE_ID_PATTERN
-from llmgw.pki.certificates import ORIGIN_PREFIX, RENEWAL_UNIT, common_name, kind_of, serial_hex
+from llmgw.pki.certificates import BACKDATE_S, ORIGIN_PREFIX, RENEWAL_UNIT, common_name, kind_of, serial_hex
 from llmgw.pki.errors import PkiError
 
 
@@ -29,6 +29,8 @@ class Peer:
     issuer: Literal["root", "renewal"]
     issuer_serial: str | None
     """Serial of the authority that signed; always there for `renewal`."""
+    issued_at: float
+    """Whole seconds, by the clock of whoever signed."""
 
 
 @lru_cache(maxsize=4096)
@@ -76,6 +78,7 @@ def peer_from_der(der: bytes) -> Peer:
             if signed_by.authority_cert_serial_number is None
             else serial_hex(signed_by.authority_cert_serial_number)
         ),
+        issued_at=certificate.not_valid_before_utc.timestamp() + BACKDATE_S,
     )
 
 

@@ -26,6 +26,7 @@ POINTS_MAX = 1024
 OPENING_BYTES = 1024
 # A first message beyond this is not looked for its end.
 MESSAGES_BYTES_MAX = 256 * 1024
+LIKELY_BYTES = 4 * 1024
 
 _MASK = 2**64 - 1
 _SPREAD = 0x9E3779B97F4A7C15  # 2^64 by the golden ratio (Knuth, The Art of Computer Programming, 6.4)
@@ -108,7 +109,17 @@ def conversation_point(
 
 
 def _opening(messages: bytes, headroom: int) -> bytes:
-    text = messages[:headroom].decode("utf-8", "replace")
+    opening = None
+    if headroom > LIKELY_BYTES:  # of a long conversation the beginning is enough, nearly always
+        opening = _up_to_the_user(messages[:LIKELY_BYTES].decode("utf-8", "replace"))
+    if opening is None and (headroom <= LIKELY_BYTES or len(messages) > LIKELY_BYTES):
+        opening = _up_to_the_user(messages[:headroom].decode("utf-8", "replace"))
+    # No such message, none that ends within the headroom, or no array: its first bytes have to do.
+    return messages[:OPENING_BYTES] if opening is None else opening
+
+
+def _up_to_the_user(text: str) -> bytes | None:
+    """A JSON array up to the end of its first message of the role `user`; None where none ends in it."""
     at = 1  # behind the bracket
     try:
         while True:
@@ -118,8 +129,7 @@ def _opening(messages: bytes, headroom: int) -> bytes:
             if isinstance(message, dict) and message.get("role") == "user":
                 return text[:at].encode("utf-8", "replace")
     except (ValueError, IndexError, RecursionError):
-        # No such message, none that ends within the headroom, or no array: its first bytes have to do.
-        return messages[:OPENING_BYTES]
+        return None
 
 
 def _points(name: str, count: int) -> list[int]:

@@ -44,17 +44,23 @@ def answer_head(
 
     `added` are further lines, without their ends.
     """
-    limits = request.answer_lines
-    passed_on = _without_limits(head) if limits and head.says_limits else _passed_on(head)
+    limits, like = request.answer_lines, head.like
+    if limits and head.says_limits:
+        passed_on = _without_limits(head)
+    elif like is not None and like.lines and head.headers is like.headers:
+        passed_on = like.lines
+    else:
+        passed_on = _passed_on(head)
     if head.framing == CHUNKED:
         body = b"transfer-encoding: chunked\r\n"
     elif head.framing == LENGTH:
         body = b"content-length: %d\r\n" % head.length
     else:
         body = b""
-    return b"%b%b%bx-llmgw-replica: %b\r\n%b%b%b\r\n" % (
+    return b"%b%b%b%bx-llmgw-replica: %b\r\n%b%b%b\r\n" % (
         passed_on,
         body,
+        request.own_line,
         request.answer_headers,
         endpoint_id.encode(),
         b"".join([line + b"\r\n" for line in added]) if added else b"",
@@ -65,10 +71,6 @@ def answer_head(
 
 def _passed_on(head: ResponseHead) -> bytes:
     """Status line and headers that go on as they came; made once for all heads that have them in common."""
-    like = head.like
-    common = head.headers is like.headers
-    if common and like.lines:
-        return like.lines
     lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, REASONS.get(head.status, b""))]
     for name, value in head.headers:
         if name not in _REPLACED:
@@ -76,7 +78,8 @@ def _passed_on(head: ResponseHead) -> bytes:
     if head.is_event_stream:
         lines.append(b"x-accel-buffering: no\r\n")
     joined = b"".join(lines)
-    if common:
+    like = head.like
+    if like is not None and head.headers is like.headers:
         like.lines = joined
     return joined
 

@@ -34,6 +34,9 @@ class Group:
         if not self._even:
             return draw_two(endpoints, self._cumulative, rand)
         count = len(endpoints)
+        if count == 2:
+            first, second = endpoints
+            return (first, second) if rand() < 0.5 else (second, first)
         one = int(rand() * count)
         other = int(rand() * (count - 1))
         return endpoints[one], endpoints[other + (other >= one)]
@@ -91,14 +94,23 @@ class Pool:
         endpoints = self.endpoints
         if not tried and endpoints:
             first, second = (self._only or self._group(now, rand)).draw(rand)
+            one, two = first.outstanding, second.outstanding
             # As `usable`, which need not be called while no breaker is open.
             if (
-                first.outstanding < first.concurrency
-                and second.outstanding < second.concurrency
+                one < first.concurrency
+                and two < second.concurrency
                 and (not first.breaker.open_until or first.breaker.available(now))
                 and (not second.breaker.open_until or second.breaker.available(now))
             ):
-                one, two = first.pressure(now), second.pressure(now)
+                # As `pressure`, which says the same of two that take as much and are neither new nor failing.
+                if (
+                    first.slow_since is not None
+                    or second.slow_since is not None
+                    or first.failure_load
+                    or second.failure_load
+                    or first.capacity != second.capacity
+                ):
+                    return less_pressed(first, second, now)
                 if one != two:
                     return first if one < two else second
                 return first if first.strain == second.strain else calmer(first, second, now)
@@ -111,8 +123,7 @@ class Pool:
             if len(self._groups) > 1:
                 usable = draw_weight(usable, now, rand)
             first, second = draw_two(usable, list(accumulate(each.capacity for each in usable)), rand)
-            one, two = first.pressure(now), second.pressure(now)
-            return calmer(first, second, now) if one == two else first if one < two else second
+            return less_pressed(first, second, now)
         if any(not endpoint.breaker.open_until for endpoint in left):
             return None  # full
         return min(
@@ -120,6 +131,12 @@ class Pool:
             key=lambda endpoint: (endpoint.breaker.open_until, endpoint.pressure(now)),
             default=None,
         )
+
+
+def less_pressed(first: Endpoint, second: Endpoint, now: float) -> Endpoint:
+    """Of two, the one that would be less loaded by one more request."""
+    one, two = first.pressure(now), second.pressure(now)
+    return calmer(first, second, now) if one == two else first if one < two else second
 
 
 def calmer(first: Endpoint, second: Endpoint, now: float) -> Endpoint:

@@ -165,8 +165,12 @@ class ClientConnection(asyncio.Protocol):
                 break
         self._serving = False
         if self._current is None and not self._closing:
-            reader.go_on()
-            self._set_reading_deadline(time.monotonic())
+            self._rest()
+
+    def _rest(self) -> None:
+        """All that was read is answered: what comes next has its time."""
+        self._reader.go_on()
+        self._set_reading_deadline(time.monotonic())
 
     def _answer(self, request: Request) -> None:
         service = self._service
@@ -187,28 +191,28 @@ class ClientConnection(asyncio.Protocol):
             )
         except ApiError as error:
             self.answer_error(error, request)
-        self._reader.release_body(request)
+        self.release_body(request)
         self.answered()
 
     def answered(self) -> None:
         """The answer of the current request has been written to its end: go on, or close."""
         self._exchange = None
         self._served += 1
-        # A client that was promised the connection may have sent its next request already.
-        alive = self._stays and self._may_follow()
         self._current = None
-        if alive:
-            self._serve()
-        else:
+        reader = self._reader
+        # A client that was promised the connection may have sent its next request already.
+        if not self._stays or (reader.refusing and not reader.queue):
             self._close()
+        elif self._early or reader.queue:
+            self._serve()
+        elif not self._serving:
+            self._rest()
 
     def keeps_alive(self) -> bool:
         """Whether another answer may follow the current one; its head says so, and it is kept to."""
-        self._stays = not self._service.draining and self._may_follow()
-        return self._stays
-
-    def _may_follow(self) -> bool:
-        return not self._reader.refusing or bool(self._reader.queue)
+        reader = self._reader
+        self._stays = stays = not self._service.draining and (not reader.refusing or bool(reader.queue))
+        return stays
 
     def close_after_answer(self) -> None:
         """The current answer ends with the connection."""
@@ -217,7 +221,8 @@ class ClientConnection(asyncio.Protocol):
 
     def release_body(self, request: Request) -> None:
         """The request's body will not be sent again."""
-        self._reader.release_body(request)
+        self._service.bodies.held -= len(request.body)
+        request.body = b""
 
     def answer_error(self, error: ApiError, request: Request) -> None:
         """Write an error as the answer of the current request."""
@@ -228,7 +233,7 @@ class ClientConnection(asyncio.Protocol):
                 body,
                 keep_alive=self.keeps_alive(),
                 headers=headers,
-                more_headers=request.answer_headers,
+                more_headers=request.own_lines,
                 head_only=request.method == b"HEAD",
             )
         )
@@ -295,10 +300,10 @@ class ClientConnection(asyncio.Protocol):
     # Deadlines.
 
     def _set_reading_deadline(self, now: float) -> None:
-        limits = self._service.limits
-        if self._reader.in_body:
+        limits, reader = self._service.limits, self._reader
+        if reader.in_body:
             self.deadline = now + limits.body_idle_timeout_s
-        elif not self._reader.in_head:
+        elif not reader.in_head:
             # A fresh connection owes a request; one that has had an answer may rest.
             idle_s = limits.idle_timeout_s if self._served else limits.header_timeout_s
             self.deadline = now + (DRAIN_IDLE_S if self._service.draining else idle_s)

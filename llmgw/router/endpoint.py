@@ -35,6 +35,7 @@ class Endpoint:
     __slots__ = (
         "_failure_load_at",
         "_workers",
+        "alive",
         "base_path",
         "breaker",
         "capacity",
@@ -57,6 +58,8 @@ class Endpoint:
     def __init__(self, route: RouteEndpoint, *, idle_limit_s: float, now: float = -math.inf) -> None:
         """`now` is when it starts to take its share; one that has been there for ever takes it whole."""
         self.outstanding = 0
+        self.alive = False
+        """It gave body bytes since telemetry was last sent; written on the hot path."""
         self.breaker = Breaker()
         self.capacity = 1.0
         """What it takes in proportion to the model's other endpoints, its route's weight included."""

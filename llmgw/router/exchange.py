@@ -1,6 +1,7 @@
-"""One request from a client through the engines that are tried for it to the end of its answer.
+"""One request from a client through the engines that are tried for it, until one has answered.
 
 The answer's head is held until its first body byte, and only until then is another engine tried (invariant 8).
+What of the answer reaches the client then is in `llmgw.router.passing`.
 """
 
 from __future__ import annotations
@@ -9,17 +10,13 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from llmgw.messages.routes import Outcome
-from llmgw.router.answer import answer_head, broken_ending, queue_lines
 from llmgw.router.caller import ANYBODY, Caller
 from llmgw.router.dialects import dialect_of
-from llmgw.router.early import AnswerAsEvent, EarlyAnswer
 from llmgw.router.endpoint import Endpoint
-from llmgw.router.engine_errors import even_errors
 from llmgw.router.errors import (
     ApiError,
     busy,
@@ -29,10 +26,11 @@ from llmgw.router.errors import (
     stream_broke,
 )
 from llmgw.router.fields import replace_model
-from llmgw.router.filters import AnswerFilter, BadAnswer, Rewriting
+from llmgw.router.filters import BadAnswer
+from llmgw.router.passing import Passing
 from llmgw.router.queue import Waiter
 from llmgw.router.request import Request
-from llmgw.router.response_parser import CHUNKED, UNTIL_CLOSE, ResponseHead
+from llmgw.router.response_parser import ResponseHead
 from llmgw.router.table import Model
 from llmgw.router.tries import Tries
 from llmgw.router.upstream import OUR_OWN_ERRORS, UpstreamConnection, dial, take_idle
@@ -56,26 +54,24 @@ class Exchange:
     """A request that is passed on. The client connection owns it and is told when it is over."""
 
     __slots__ = (
-        "_asked",
         "_body",
         "_caller",
         "_client",
         "_connection",
         "_dialect",
         "_dialling",
-        "_early",
         "_endpoint",
         "_ends_at",
         "_failure",
         "_head",
         "_heard_at",
-        "_meter",
+        "_lives",
         "_model",
         "_over",
+        "_passing",
         "_pinged",
         "_probe",
         "_request",
-        "_rewriting",
         "_sent",
         "_service",
         "_started_at",
@@ -87,6 +83,16 @@ class Exchange:
         "first_byte_at",
     )
 
+    # Set with each endpoint that is tried, and with its answer; not in vain before, for every request.
+    _sent: bool
+    """The endpoint of this attempt has had the request, be it over a connection that was lost."""
+    _probe: bool
+    _head: ResponseHead | None
+    _lives: bool
+    """What it sends is a sign of life."""
+    _heard_at: float
+    """When the engine last sent body bytes, or was last let send any."""
+
     def __init__(
         self,
         service: Service,
@@ -95,10 +101,11 @@ class Exchange:
         model: Model,
         stream: bool,
         usage: RequestUsage,
+        now: float,
         point: int | None = None,
         caller: Caller = ANYBODY,
     ) -> None:
-        """`point` is where the conversation stands on the model's ring.
+        """`now` is when it came, `point` where the conversation stands on the model's ring.
 
         Raises ApiError for a path that goes to no engine.
         """
@@ -112,32 +119,19 @@ class Exchange:
         self._caller = caller
         self._tries = Tries(model, random.random, point)
         self._body = request.body
-        self._dialect = dialect_of(request, model.route, service.bodies)
+        self._dialect = dialect = dialect_of(request, model.route, service.bodies)
+        self._passing = Passing(client, request, dialect, usage)
         self._failure: ApiError | None = None
-        self._asked = False
-        """The request is with an engine, and its answer is waited for."""
-        self._sent = False
-        """The endpoint of this attempt has had the request, be it over a connection that was lost."""
         self._connection: UpstreamConnection | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._endpoint: Endpoint | None = None
-        self._probe = False
         self._waiter: Waiter | None = None
         """What it is in the model's queue, or was there; None: it never had to wait."""
         self._pinged = False
         """The client is sent comments until the first byte."""
-        self._early: EarlyAnswer | None = None
-        """Set once it was sent one, and a head before."""
-        self._head: ResponseHead | None = None
-        self._rewriting: Rewriting | None = None
-        """What stands between the engine's answer and the client; None where the bytes go on as they come."""
-        self._meter: Callable[[bytes, bool], bytes]
-        """What every byte of the answer's body goes through, once there is an answer."""
         self._over = False
-        self._started_at = monotonic()
-        self._ends_at = self._started_at + model.route.request_timeout_s
-        self._heard_at = 0.0
-        """When the engine last sent body bytes, or was last let send any."""
+        self._started_at = now
+        self._ends_at = now + model.route.request_timeout_s
         self.first_byte_at = 0.0
 
     def start(self) -> None:
@@ -149,12 +143,11 @@ class Exchange:
         if self._stream and self._model.route.pings:
             self._pinged = True
             self._service.pings.add(self, self._started_at)
-        self._attempt()
+        self._attempt(self._started_at)
 
     # One attempt after the other.
 
-    def _attempt(self) -> None:
-        now = monotonic()
+    def _attempt(self, now: float) -> None:
         tries = self._tries
         # Who comes while others wait goes behind them; who was with an engine already had its turn, and who waits
         # for another engine than this one has no use for room that a newcomer finds.
@@ -218,11 +211,10 @@ class Exchange:
         self._sent = False
         self._endpoint = endpoint
         self._probe = endpoint.begin(now)
-        self._send(endpoint, take_idle(endpoint, now))
+        self._send(endpoint, take_idle(endpoint, now), now)
 
-    def _send(self, endpoint: Endpoint, connection: UpstreamConnection | None) -> None:
+    def _send(self, endpoint: Endpoint, connection: UpstreamConnection | None, now: float) -> None:
         if connection is None:
-            self._asked = False
             self._client.deadline = self._ends_at
             self._connection = connection = UpstreamConnection(endpoint)
             self._dialling = self._service.loop.create_task(self._dial(connection))
@@ -233,15 +225,16 @@ class Exchange:
             body = replace_model(body, request.content_type, route.upstream_model)
         if self._usage.asks:
             body = self._usage.asking(body, route)
-        head = b"POST %b%b HTTP/1.1\r\n%b%bcontent-length: %d\r\n\r\n" % (
+        head = b"POST %b%b HTTP/1.1\r\n%b%b%bcontent-length: %d\r\n\r\n" % (
             endpoint.base_path,
             self._target,
             endpoint.head,
-            b"".join(request.lines),
+            request.lines,
+            request.own_line,
             len(body),
         )
-        self._asked = self._sent = True
-        due, ends_at = monotonic() + self._model.route.first_byte_timeout_s, self._ends_at
+        self._sent = True
+        due, ends_at = now + self._model.route.first_byte_timeout_s, self._ends_at
         self._client.deadline = due if due < ends_at else ends_at
         connection.send(self, head, body)
 
@@ -261,7 +254,7 @@ class Exchange:
         else:
             self._dialling = None
             if not self._over:
-                self._send(endpoint, connection)
+                self._send(endpoint, connection, monotonic())
             return
         self._dialling = None
         connection.abandon()
@@ -291,7 +284,7 @@ class Exchange:
         self._head = None
         if died or self._failure is None:
             self._failure = engine_failed(self._model.name, f"the engine {endpoint.id}: {why}", status=status)
-        self._attempt()
+        self._attempt(monotonic())
 
     def _endpoint_failed(self, endpoint: Endpoint, why: str) -> None:
         if endpoint.failed(monotonic(), self._probe):
@@ -341,30 +334,24 @@ class Exchange:
             self._answer(error)
             return
         self._sent = False
-        self._send(endpoint, take_idle(endpoint, now))
+        self._send(endpoint, take_idle(endpoint, now), now)
 
     def upstream_data(self, data: bytes, done: bool) -> None:
-        """Body bytes of the answer: the first carry the head along, and from here on no other engine is tried."""
+        """Body bytes of the answer: with the first of them it is the client's, and no other engine is tried."""
+        self._heard_at = now = monotonic()
+        if not self.first_byte_at:
+            self._first_byte(now, done)
         endpoint = self._endpoint
         assert endpoint is not None
-        if self._head is not None and self._head.status < 500:  # a 500 is no sign of life
-            self._service.telemetry.alive.add(endpoint.id)
-        transport = self._client.transport
-        self._heard_at = monotonic()
-        begins = not self.first_byte_at
-        if begins:
-            self._first_byte()
-        data = self._meter(data, done)
-        if self._rewriting is not None:
-            if not self._rewrite(self._rewriting, data, done):
-                return
-        elif begins:
-            transport.write(self._answer_head() + data)
-        elif data:
-            transport.write(data)
+        if self._lives:
+            endpoint.alive = True
+        try:
+            self._passing.feed(data, done)
+        except BadAnswer as error:
+            self._break_off(f"the engine {endpoint.id} {error}")
+            return
         if done:
-            status = self._head.status if self._head is not None else 0
-            self._finish(status)
+            self._finish(self._passing.status, now)
 
     def upstream_lost(self, reason: str) -> None:
         """The engine's connection ended too early, or what came over it was no answer."""
@@ -374,84 +361,46 @@ class Exchange:
             self._break_off(f"the engine {endpoint.id} {reason}")
         elif connection is not None and connection.reused and not connection.parser.received:
             # The engine had closed a kept connection while the request was on its way: that says nothing of it.
-            if self._tries.again(monotonic()):
-                self._send(endpoint, None)
+            now = monotonic()
+            if self._tries.again(now):
+                self._send(endpoint, None, now)
             else:
                 self._attempt_failed(f"it {reason}", died=True)
         else:
             self._attempt_failed(f"it {reason}", died=True)
 
-    def _rewrite(self, rewriting: Rewriting, data: bytes, done: bool) -> bool:
-        """Send on what a filter makes of body bytes. False when they are no answer, and the request is over."""
-        try:
-            data = rewriting.feed(data, done)
-        except BadAnswer as error:
-            self._break_off(f"the engine {self._endpoint.id if self._endpoint is not None else ''} {error}")
-            return False
-        if not rewriting.begun and (data or done):
-            rewriting.begun = True
-            data = self._answer_head() + data
-        if data:
-            self._client.transport.write(data)
-        return True
-
-    def _first_byte(self) -> None:
+    def _first_byte(self, now: float, done: bool) -> None:
         """The answer has begun: nothing can be taken back any more."""
-        head, request, client = self._head, self._request, self._client
-        endpoint = self._endpoint
+        head, connection, endpoint = self._head, self._connection, self._endpoint
         assert head is not None
+        assert connection is not None
         assert endpoint is not None
         if self._pinged:
             self._service.pings.remove(self)
-        assert self._connection is not None
-        self._meter = self._usage.begin(head, self._connection.parser).feed
-        now = self.first_byte_at = self._heard_at
-        self._judge(endpoint, head.status, now)
-        due, ends_at = now + self._model.route.chunk_timeout_s, self._ends_at
-        client.deadline = due if due < ends_at else ends_at
-        if client.paused:
-            self.client_paused(True)
-        self._release_body()
-        if self._dialect is not None:
-            filter: AnswerFilter | None = self._dialect.filter(head)
+        self.first_byte_at = now
+        self._lives = head.status < 500  # a 500 is no sign of life
+        if head.status >= 400 or endpoint.breaker.failures:
+            self._judge(endpoint, head.status, now)
         else:
-            filter = even_errors(head, request.path) if head.status >= 400 else None
-        early = self._early
-        if early is not None and not (head.status < 300 and head.is_event_stream):
-            filter = AnswerAsEvent(head.status, filter, self._event, named=self._dialect is not None)
-            head.status = filter.status
-        chunked = head.framing == CHUNKED
-        if filter is not None or (request.http10 if chunked else early is not None):
-            self._rewriting = Rewriting(head, filter, http10=request.http10, begun=early is not None)
-        if head.framing == UNTIL_CLOSE:
-            client.close_after_answer()
-
-    def _answer_head(self) -> bytes:
-        """What stands before the body; nothing where the client has a head already."""
-        head, endpoint, request = self._head, self._endpoint, self._request
-        assert head is not None
-        assert endpoint is not None
-        if self._early is not None:
-            return b""
-        lines = queue_lines(self._waiter, self.first_byte_at) if request.asks_place else ()
-        return answer_head(head, request, endpoint.id, keep_alive=self._client.keeps_alive(), added=lines)
+            self._probe = False
+        if not done:
+            client = self._client
+            due, ends_at = now + self._model.route.chunk_timeout_s, self._ends_at
+            client.deadline = due if due < ends_at else ends_at
+            if client.paused:
+                self.client_paused(True)
+        self._release_body()
+        self._passing.begin(head, connection.parser, endpoint.id, self._waiter, now)
 
     def ping(self) -> None:
-        """Nothing has come for this stream yet: a comment keeps it alive, the first one behind a head."""
-        client, request = self._client, self._request
-        if client.paused:
+        """Called while nothing has come for this stream: its client gets a comment."""
+        if self._client.paused:
             return
-        written = b""
-        early = self._early
-        if early is None:
-            early = self._early = EarlyAnswer(chunked=not request.http10)
-            lines = queue_lines(self._waiter, monotonic()) if request.asks_place else ()
-            own = request.answer_headers + request.answer_lines
-            written = early.head(own, lines, keep_alive=client.keeps_alive())
         text = b"ping"
-        if request.asks_place and self._waiter is not None and self._waiter.waits:
-            text = b"queued %d" % self._model.admission.place_of(self._waiter)
-        client.transport.write(written + early.comment(text))
+        waiter = self._waiter
+        if self._request.asks_place and waiter is not None and waiter.waits:
+            text = b"queued %d" % self._model.admission.place_of(waiter)
+        self._passing.ping(text, waiter, monotonic())
 
     def _judge(self, endpoint: Endpoint, status: int, now: float) -> None:
         """What an answer's status says of the endpoint that gave it."""
@@ -464,42 +413,28 @@ class Exchange:
 
     def _break_off(self, what: str, *, engines_fault: bool = True) -> None:
         """No more comes of an answer that has begun: the client must not take what it has for the whole."""
-        head, connection, client, rewriting = self._head, self._connection, self._client, self._rewriting
+        head, passing = self._head, self._passing
         assert head is not None
         if self._endpoint is not None and engines_fault:
             self._endpoint_failed(self._endpoint, what)
-        if rewriting is not None and not rewriting.begun:
+        if passing.untold:
             self._hang_up()
             self._leave_endpoint()
             self._answer(engine_failed(self._model.name, what))
             return
-        chunk_left, held = 0, b""
-        if self._usage.rechunks:
-            held = self._usage.give_up()
-            held = rewriting.feed(held, False) if rewriting is not None and held else held
-        elif connection is not None:
-            chunk_left = connection.parser.chunk_left
-        error = stream_broke(self._model.name, what)
-        if rewriting is not None:
-            ending = rewriting.broken(error, self._event(error))
-        else:
-            ending = broken_ending(head, self._event(error), chunk_left)
-        if ending is None:
-            self._finish(502, error=what, cut=True)
+        last_words = passing.last_words(head, stream_broke(self._model.name, what))
+        if last_words is None:
+            self._finish(502, monotonic(), error=what, cut=True)
             return
-        client.transport.write(held + ending)
-        self._finish(502, error=what, close=True)
-
-    def _event(self, error: ApiError) -> bytes:
-        """The same as an event of the stream that was asked for."""
-        return error.sse_event() if self._dialect is None else self._dialect.error_event(error)
+        self._client.transport.write(last_words)
+        self._finish(502, monotonic(), error=what, close=True)
 
     # What the client's connection calls.
 
     def client_gone(self) -> None:
         """The client left: the engine sees its connection closed at once, whatever it was doing."""
         if not self._over:
-            self._finish(CLIENT_LEFT, error="the client left", client_there=False)
+            self._finish(CLIENT_LEFT, monotonic(), error="the client left", client_there=False)
 
     def client_paused(self, paused: bool) -> None:
         """The client reads slower than the engine writes, or reads again."""
@@ -530,7 +465,7 @@ class Exchange:
             else:
                 name = self._endpoint.id if self._endpoint is not None else ""
                 self._break_off(f"the engine {name} sent nothing more within {route.chunk_timeout_s:g} s")
-        elif self._asked:
+        elif self._connection is not None and self._dialling is None:  # its answer is waited for
             self._hang_up()
             limit_s = route.first_byte_timeout_s
             self._attempt_failed(f"it gave no byte of an answer within {limit_s:g} s", died=True, status=504)
@@ -562,16 +497,14 @@ class Exchange:
         client = self._client
         client.deadline = NEVER
         self._release_body()
-        self._record(error.status, error.message)
-        if self._early is not None:
-            client.transport.write(self._early.error(self._event(error)))
-        else:
-            client.answer_error(error, self._request)
+        self._record(error.status, monotonic(), error.message)
+        self._passing.answer(error)
         client.answered()
 
     def _finish(
         self,
         status: int,
+        now: float,
         *,
         error: str | None = None,
         cut: bool = False,
@@ -584,9 +517,10 @@ class Exchange:
         if error is not None or not client_there:
             self._hang_up()
         endpoint = self._endpoint
-        self._record(status, error, endpoint)
+        self._record(status, now, error, endpoint)
         self._leave_endpoint()
-        self._release_body()
+        if not self.first_byte_at:
+            self._release_body()
         if not client_there:
             return
         if cut:
@@ -604,36 +538,38 @@ class Exchange:
         if self._dialect is not None:
             self._dialect.release()
 
-    def _record(self, status: int, error: str | None, endpoint: Endpoint | None = None) -> None:
+    def _record(
+        self, status: int, now: float, error: str | None = None, endpoint: Endpoint | None = None
+    ) -> None:
         first = self.first_byte_at
         started = self._started_at
-        now = monotonic()
         waiter = self._waiter
         if waiter is not None and waiter.waits:
             self._model.admission.leave(waiter, now)
         if self._pinged:
             self._service.pings.remove(self)
+        tries = self._tries
         tokens = self._usage.tokens(broken=error is not None, reached=endpoint is not None and self._sent)
-        self._service.telemetry.record(
-            Outcome(
-                model=self._model.name,
-                endpoint=endpoint.id if endpoint is not None else None,
-                status=status,
-                retries=self._tries.retries,
-                first_byte_s=first - started if first else None,
-                total_s=now - started,
-                stream=self._stream,
-                error=error[:500] if error is not None else None,
-                retry_refused=self._tries.refused and status >= 500,
-                key=self._caller.id,
-                queued_s=waiter.waited_s if waiter is not None else 0.0,
-                prompt_tokens=tokens.prompt,
-                cached_tokens=tokens.cached,
-                completion_tokens=tokens.completion,
-                estimated=tokens.estimated,
-            )
+        # By place: names would cost as much as everything else here.
+        outcome = Outcome(
+            self._model.name,
+            endpoint.id if endpoint is not None else None,
+            status,
+            tries.retries,
+            first - started if first else None,
+            now - started,
+            self._stream,
+            error[:500] if error is not None else None,
+            tries.refused and status >= 500,
+            self._caller.id,
+            tokens.prompt,
+            tokens.cached,
+            tokens.completion,
+            tokens.estimated,
+            waiter.waited_s if waiter is not None else 0.0,
         )
-        if self._tries.tried or status == CLIENT_LEFT:
+        self._service.telemetry.record(outcome)
+        if tries.tried or status == CLIENT_LEFT:
             self._caller.ended(tokens.total)
         else:
             self._caller.refused()

@@ -29,9 +29,9 @@ class TrustedProxies:
             if name == b"x-forwarded-for":
                 before.append(value)
             else:
-                request.lines.append(b"%b: %b\r\n" % (name, value))
+                request.lines += b"%b: %b\r\n" % (name, value)
         if before:
-            request.lines.append(b"x-forwarded-for: %b, %b\r\n" % (b", ".join(before), address.encode()))
+            request.lines += b"x-forwarded-for: %b, %b\r\n" % (b", ".join(before), address.encode())
 
     def _trusts(self, address: str) -> bool:
         try:

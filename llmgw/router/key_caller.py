@@ -142,9 +142,9 @@ class KeyCaller(Caller):
                 f"This API key has as many requests running as it may have at a time ({self.route.concurrency})"
             )
             raise over_limit("concurrency_exceeded", what, RUNNING_WAIT_S, self._headers(now))
-        if tokens is not None and tokens.level(now) < tokens.least:
+        if tokens is not None and not tokens.take_if(0, now):
             raise self._over("tokens_per_minute_exceeded", "tokens", tokens, now)
-        if requests is not None and not requests.take_one(now):
+        if requests is not None and not requests.take_if(1, now):
             raise self._over("requests_per_minute_exceeded", "requests", requests, now)
         self.running += 1
         return self._left()

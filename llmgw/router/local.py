@@ -78,7 +78,7 @@ def answer_locally(request: Request, table: RoutingTable, keys: Keys, *, keep_al
     allow = b"allow: " + ", ".join([*methods, "OPTIONS"]).encode()
     if request.method == b"OPTIONS":
         headers = [allow, *preflight_headers(request, methods)]
-        return render(204, b"", keep_alive=keep_alive, headers=headers, more_headers=request.answer_headers)
+        return render(204, b"", keep_alive=keep_alive, headers=headers, more_headers=request.own_lines)
     if request.method.decode("latin-1") not in methods:
         raise ApiError(
             405,
@@ -102,7 +102,7 @@ def answer_locally(request: Request, table: RoutingTable, keys: Keys, *, keep_al
             raise unknown_model(name, list(allowed))
         body = _encode(_entry(name, model.route))
     head_only = request.method == b"HEAD"
-    return render(200, body, keep_alive=keep_alive, more_headers=request.answer_headers, head_only=head_only)
+    return render(200, body, keep_alive=keep_alive, more_headers=request.own_lines, head_only=head_only)
 
 
 def _allowed(request: Request, table: RoutingTable, keys: Keys) -> list[tuple[str, Model]]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import random
 import re
+from binascii import hexlify
 from collections.abc import Iterable
 
-from llmgw.router.caller import ANYBODY
+import msgspec
+
+from llmgw.router.caller import ANYBODY, Caller
 from llmgw.router.errors import ApiError
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -64,180 +67,159 @@ _READ = frozenset(
 _SPECIAL = _DROPPED | _CREDENTIALS | _READ | _FORWARDED
 
 
-_NOTHING: list[tuple[bytes, bytes]] = []
-
-
 Credentials = tuple[tuple[bytes, bytes], ...]
 """The headers that a key may come in, as they came: (lower-case name, value)."""
 
 
-class Request:
-    """One request. `lines` are the header lines for the engine, each with its end.
+class Request(msgspec.Struct, eq=False):
+    """One request. `lines` are the header lines for the engine, each with its end, and `own_line` is another one.
 
-    `answer_headers` are lines, each with its end, that every answer to it carries.
+    `answer_headers` are lines, each with its end, that every answer to it carries besides. A msgspec struct since
+    those are copied at once: most requests are copies of an earlier one of the same head.
     """
 
-    __slots__ = (
-        "answer_headers",
-        "answer_lines",
-        "asked_headers",
-        "asked_method",
-        "asks_place",
-        "body",
-        "caller",
-        "content_length",
-        "content_type",
-        "credentials",
-        "expects_continue",
-        "forwarded",
-        "http10",
-        "keep_alive",
-        "lines",
-        "method",
-        "origin",
-        "path",
-        "query",
-        "refusal",
-        "request_id",
-        "session",
-    )
+    method: bytes
+    http10: bool
+    keep_alive: bool
+    body: bytes = b""
+    content_length: int = 0
+    content_type: bytes = b""
+    expects_continue: bool = False
+    """The client waits to be let send the body."""
+    own_line: bytes = b""
+    """The header line with its id, for the engine and for every answer."""
+    credentials: Credentials = ()
+    caller: Caller = ANYBODY
+    refusal: ApiError | None = None
+    """Why whoever sent it is not served; its body is not kept then."""
+    answer_headers: bytes = b""
+    answer_lines: bytes = b""
+    """Header lines for an engine's answer, each with its end."""
+    session: bytes = b""
+    """What the client calls the conversation."""
+    asks_place: bool = False
+    """The client wants to know about its place in the queue."""
+    origin: bytes = b""
+    """The page that a browser sends it for, when that is of another site."""
+    asked_method: bytes = b""
+    """What such a page wants to know whether it may send; `asked_headers` too."""
+    asked_headers: bytes = b""
+    forwarded: tuple[tuple[bytes, bytes], ...] = ()
+    """What a proxy says of its client, be it true or not."""
+    path: str = ""
+    query: bytes = b""
+    lines: bytes = b""
 
-    def __init__(
-        self,
-        method: bytes,
-        target: bytes,
-        version: str,
-        headers: Iterable[tuple[bytes, bytes]],
-        *,
-        keep_alive: bool,
-    ) -> None:
-        """`headers` have lower-case names. Raises ApiError for what llhttp lets pass and we do not."""
-        self.method = method
-        self.http10 = version == "1.0"
-        self.keep_alive = keep_alive and not self.http10
-        self.body = b""
-        self.content_length = 0
-        self.content_type = b""
-        self.expects_continue = False
-        """The client waits to be let send the body."""
-        self.request_id = b""
-        self.credentials: Credentials = ()
-        self.caller = ANYBODY
-        self.refusal: ApiError | None = None
-        """Why whoever sent it is not served; its body is not kept then."""
-        self.answer_lines = b""
-        """Header lines for an engine's answer, each with its end."""
-        self.session = b""
-        """What the client calls the conversation."""
-        self.asks_place = False
-        """The client wants to know about its place in the queue."""
-        self.origin = b""
-        """The page that a browser sends it for, when that is of another site."""
-        self.asked_method = self.asked_headers = b""
-        """What such a page wants to know whether it may send."""
-        self.forwarded: list[tuple[bytes, bytes]] = _NOTHING
-        """What a proxy says of its client, be it true or not."""
-        self.path = ""
-        self.query = b""
-        lines: list[bytes] = []
-        hosts = 0
-        named: list[bytes] | None = None
-        for name, value in headers:
-            if name not in _SPECIAL:
-                lines.append(b"%b: %b\r\n" % (name, value.strip(b" \t")))
-            elif name in _KEYS:
-                self.credentials += ((name, value),)
-            elif name == b"content-length":
-                self.content_length = int(value)  # llhttp let nothing but digits pass
-            elif name == b"content-type":
-                self.content_type = value
-                lines.append(b"content-type: %b\r\n" % value.strip(b" \t"))
-            elif name == b"host":
-                hosts += 1
-            elif name == b"x-request-id":
-                self.request_id = value
-            elif name == b"x-session-id":
-                self.session = value.strip(b" \t")
-                lines.append(b"x-session-id: %b\r\n" % self.session)
-            elif name == b"connection":
-                tokens = [token.strip().lower() for token in value.split(b",")]
-                named = (named or []) + [token for token in tokens if token not in (b"close", b"keep-alive")]
-            elif name == b"x-queue-position":
-                self.asks_place = True
-            elif name == b"transfer-encoding":
-                self._check_coding(value)
-            elif name == b"expect":
-                self._check_expect(value)
-            elif name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
-                raise ApiError(
-                    415, "Compressed request bodies are not read here; send the body as it is.", code="encoding"
-                )
-            elif name in _FORWARDED:
-                self.forwarded = [*self.forwarded, (name, value.strip(b" \t"))]
-            elif name == b"origin":
-                self.origin = value.strip(b" \t")
-            elif name == b"access-control-request-method":
-                self.asked_method = value
-            elif name == b"access-control-request-headers":
-                self.asked_headers = value.strip(b" \t")
-        if version not in ("1.0", "1.1"):
-            raise ApiError(505, "Speak HTTP/1.1 to this gateway.", code="http_version")
-        if hosts != 1 and not (self.http10 and not hosts):
-            raise ApiError(400, f"A request needs one Host header; this one has {hosts}.", code="bad_request")
-        if named:
-            # A name that a client calls hop-by-hop goes no further, but it cannot take away what frames the body.
-            doomed = tuple(token + b": " for token in named if token and token != b"content-type")
-            lines = [line for line in lines if not (doomed and line.startswith(doomed))]
-        if _REQUEST_ID.fullmatch(self.request_id) is None:
-            self.request_id = _new_id()
-        self.answer_headers = b"x-request-id: %b\r\n" % self.request_id
-        lines.append(self.answer_headers)
-        self.lines = lines
-        self.path, self.query = read_target(target)
+    def unused(self) -> Request:
+        """A copy of which nothing has happened yet."""
+        unused: Request = self.__copy__()  # type: ignore[attr-defined]  # msgspec does not declare it
+        unused.body = unused.answer_lines = unused.answer_headers = b""
+        unused.expects_continue = False
+        unused.caller = ANYBODY
+        unused.refusal = None
+        return unused
 
-    def again(self) -> Request:
-        """Another request with this very head, of which nothing has happened yet, and with an id of its own."""
-        again = Request.__new__(Request)
-        again.method = self.method
-        again.http10 = self.http10
-        again.keep_alive = self.keep_alive
-        again.body = b""
-        again.content_length = self.content_length
-        again.content_type = self.content_type
-        again.expects_continue = self.expects_continue
-        again.session = self.session
-        again.asks_place = self.asks_place
-        again.origin = self.origin
-        again.asked_method = self.asked_method
-        again.asked_headers = self.asked_headers
-        again.forwarded = self.forwarded
-        again.credentials = self.credentials
-        again.caller = ANYBODY
-        again.refusal = None
-        again.answer_lines = b""
-        again.path = self.path
-        again.query = self.query
-        again.request_id = request_id = _new_id()
-        again.answer_headers = own = b"x-request-id: %b\r\n" % request_id
-        again.lines = [b"".join(self.lines[:-1]), own]
+    def again(self, content_length: int) -> Request:
+        """Another request with this very head but for the length, and with an id of its own. For one that is
+        `unused`."""
+        again: Request = self.__copy__()  # type: ignore[attr-defined]  # msgspec does not declare it
+        again.content_length = content_length
+        again.own_line = b"x-request-id: %b\r\n" % _new_id()
         return again
 
-    def _check_coding(self, value: bytes) -> None:
-        if value.strip(b" \t").lower() != b"chunked":
-            raise ApiError(
-                400, "The only transfer-encoding that is read here is chunked.", code="transfer_encoding"
-            )
-        if self.http10:
-            raise ApiError(400, "HTTP/1.0 has no transfer-encoding; send a Content-Length.", code="bad_request")
+    @property
+    def request_id(self) -> bytes:
+        """What it is called, towards the engine and in its answer."""
+        return self.own_line[len(b"x-request-id: ") : -2]
 
-    def _check_expect(self, value: bytes) -> None:
-        if value.strip().lower() != b"100-continue":
-            raise ApiError(417, "The only expectation that is met here is 100-continue.", code="expectation")
-        self.expects_continue = not self.http10
+    @property
+    def own_lines(self) -> bytes:
+        """The header lines that every answer to it carries."""
+        return self.own_line + self.answer_headers
 
     def upstream_target(self) -> bytes:
         """Path and query as they go to an engine. Raises ApiError (404) for a path that could climb or hide."""
         return _checked_path(self.path) + self.query
+
+
+def read_request(
+    method: bytes, target: bytes, version: str, headers: Iterable[tuple[bytes, bytes]], *, keep_alive: bool
+) -> Request:
+    """The request that a head makes. `headers` have lower-case names.
+
+    Raises ApiError for what llhttp lets pass and we do not.
+    """
+    http10 = version == "1.0"
+    request = Request(method, http10, keep_alive and not http10)
+    lines: list[bytes] = []
+    hosts = 0
+    request_id = b""
+    named: list[bytes] | None = None
+    for name, value in headers:
+        if name not in _SPECIAL:
+            lines.append(b"%b: %b\r\n" % (name, value.strip(b" \t")))
+        elif name in _KEYS:
+            request.credentials += ((name, value),)
+        elif name == b"content-length":
+            request.content_length = int(value)  # llhttp let nothing but digits pass
+        elif name == b"content-type":
+            request.content_type = value
+            lines.append(b"content-type: %b\r\n" % value.strip(b" \t"))
+        elif name == b"host":
+            hosts += 1
+        elif name == b"x-request-id":
+            request_id = value
+        elif name == b"x-session-id":
+            request.session = value.strip(b" \t")
+            lines.append(b"x-session-id: %b\r\n" % request.session)
+        elif name == b"connection":
+            tokens = [token.strip().lower() for token in value.split(b",")]
+            named = (named or []) + [token for token in tokens if token not in (b"close", b"keep-alive")]
+        elif name == b"x-queue-position":
+            request.asks_place = True
+        elif name == b"transfer-encoding":
+            _check_coding(value, http10)
+        elif name == b"expect":
+            request.expects_continue = _expects_continue(value) and not http10
+        elif name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            raise ApiError(
+                415, "Compressed request bodies are not read here; send the body as it is.", code="encoding"
+            )
+        elif name in _FORWARDED:
+            request.forwarded += ((name, value.strip(b" \t")),)
+        elif name == b"origin":
+            request.origin = value.strip(b" \t")
+        elif name == b"access-control-request-method":
+            request.asked_method = value
+        elif name == b"access-control-request-headers":
+            request.asked_headers = value.strip(b" \t")
+    if version not in ("1.0", "1.1"):
+        raise ApiError(505, "Speak HTTP/1.1 to this gateway.", code="http_version")
+    if hosts != 1 and not (http10 and not hosts):
+        raise ApiError(400, f"A request needs one Host header; this one has {hosts}.", code="bad_request")
+    if named:
+        # A name that a client calls hop-by-hop goes no further, but it cannot take away what frames the body.
+        doomed = tuple(token + b": " for token in named if token and token != b"content-type")
+        lines = [line for line in lines if not (doomed and line.startswith(doomed))]
+    if _REQUEST_ID.fullmatch(request_id) is None:
+        request_id = _new_id()
+    request.own_line = b"x-request-id: %b\r\n" % request_id
+    request.lines = b"".join(lines)
+    request.path, request.query = read_target(target)
+    return request
+
+
+def _check_coding(value: bytes, http10: bool) -> None:
+    if value.strip(b" \t").lower() != b"chunked":
+        raise ApiError(400, "The only transfer-encoding that is read here is chunked.", code="transfer_encoding")
+    if http10:
+        raise ApiError(400, "HTTP/1.0 has no transfer-encoding; send a Content-Length.", code="bad_request")
+
+
+def _expects_continue(value: bytes) -> bool:
+    if value.strip().lower() != b"100-continue":
+        raise ApiError(417, "The only expectation that is met here is 100-continue.", code="expectation")
+    return True
 
 
 def read_target(target: bytes) -> tuple[str, bytes]:
@@ -251,7 +233,7 @@ def read_target(target: bytes) -> tuple[str, bytes]:
 
 
 def _new_id() -> bytes:
-    return b"req-%024x" % random.getrandbits(96)
+    return b"req-" + hexlify(random.randbytes(12))
 
 
 @functools.lru_cache(maxsize=256)

@@ -16,13 +16,15 @@ from llmgw.router.caller import ANYBODY, Caller
 from llmgw.router.errors import ApiError, busy, too_large
 from llmgw.router.known_heads import KnownHeads, split_length
 from llmgw.router.limits import HEAD_BYTES_MAX, KNOWN_HEADS_MAX, PIPELINED_MAX
-from llmgw.router.request import Credentials, Request, read_target
+from llmgw.router.request import Credentials, Request, read_request, read_target
 
 log = logging.getLogger(__name__)
 
 
 # Of a body with a length: if so much is missing when its head has come, it is read without the parser.
 RAW_BYTES_MIN = 64 * 1024
+
+_BODIES_FULL = "This gateway holds as many request bodies as it may; try again."
 
 _known: KnownHeads[tuple[Request, bytes, list[tuple[bytes, bytes]]]] = KnownHeads(KNOWN_HEADS_MAX)
 """Of all connections of the process: the request that each head made, its target and its headers."""
@@ -119,17 +121,17 @@ class RequestReader:
         """Read on. Never raises: what cannot be read ends up in the queue as an error."""
         if self.refusing:
             return
+        key = b""
+        if self._request is None and not self.in_head and not self.queue:
+            key = self._feed_known(data)
+            if not key and self.queue:
+                return
         if self._raw_left:
             data = self._feed_raw(data)
             if not data:
                 return
         began_in_head = self.in_head
         request, body_bytes = self._request, self._body_bytes
-        key = b""
-        if request is None and not began_in_head and not self.queue:
-            key = self._feed_known(data)
-            if not key and self.queue:
-                return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -178,13 +180,23 @@ class RequestReader:
         known = _known.get(key)
         if known is None:
             return key
+        if length > self._body_bytes_max:
+            self.refuse(too_large(self._body_bytes_max))
+            return b""
         earlier, self._target, self._headers = known
-        request = earlier.again()
-        request.content_length = length
-        self._take(request)
-        if length:
-            self.on_body(data[end:])
-        self.on_message_complete()
+        request = earlier.again(length)
+        self._recognise(request)
+        if request.refusal is None:
+            request.body = data[end:]
+            budget = self._budget
+            budget.held += length
+            if budget.held > budget.bytes_max:
+                budget.held -= length
+                self.refuse(busy(_BODIES_FULL))
+                return b""
+        self.queue.append(request)
+        if not request.keep_alive:
+            self.refusing = True
         return b""
 
     def _feed_raw(self, data: bytes) -> bytes:
@@ -211,7 +223,7 @@ class RequestReader:
             and not (self.in_head or self.in_body or self.refusing)
             and all(name != b"x-request-id" for name, _ in self._headers)
         ):
-            _known.keep(key, (fresh.again(), self._target, self._headers))
+            _known.keep(key, (fresh.unused(), self._target, self._headers))
 
     def refuse(self, error: ApiError) -> None:
         """The error is the last answer, after those to earlier requests."""
@@ -270,7 +282,7 @@ class RequestReader:
             self.refuse(_head_too_large())
             return
         try:
-            request = Request(
+            request = read_request(
                 parser.get_method(),
                 self._target,
                 parser.get_http_version(),
@@ -312,7 +324,7 @@ class RequestReader:
         if self._body_bytes > self._body_bytes_max:
             self.refuse(too_large(self._body_bytes_max))
         elif budget.held > budget.bytes_max:
-            self.refuse(busy("This gateway holds as many request bodies as it may; try again."))
+            self.refuse(busy(_BODIES_FULL))
 
     def on_message_complete(self) -> None:
         request, self._request = self._request, None

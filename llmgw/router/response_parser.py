@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+
 from llmgw.router.known_heads import KnownHeads, split_length
 from llmgw.router.limits import HEAD_BYTES_MAX, KNOWN_HEADS_MAX
 
@@ -32,54 +34,25 @@ class BadResponse(Exception):
     """The engine does not speak HTTP/1.1; the message says how. Its connection is of no use any more."""
 
 
-class ResponseHead:
+class ResponseHead(msgspec.Struct, eq=False):
     """Status and headers of an answer. Names are lower-case, framing headers are taken out.
 
-    `like` is the head that this one equals but for its length, be it itself; what is made of all that they have
-    in common may be kept there, in `lines`.
+    `like` is the head that this one equals but for its length; what is made of all that they have in common may
+    be kept there, in `lines`. A msgspec struct since those are copied at once, and one is with every answer.
     """
 
-    __slots__ = (
-        "framing",
-        "headers",
-        "is_event_stream",
-        "keep_alive",
-        "keep_alive_s",
-        "length",
-        "like",
-        "lines",
-        "says_limits",
-        "status",
-    )
-
-    def __init__(self, status: int, keep_alive: bool) -> None:
-        self.status = status
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.framing = UNTIL_CLOSE
-        self.length = 0
-        self.keep_alive = keep_alive
-        self.keep_alive_s: int | None = None
-        """Seconds that the engine says it keeps an idle connection."""
-        self.is_event_stream = False
-        self.says_limits = False
-        """It has headers that speak of the client's limits (x-ratelimit-…)."""
-        self.like = self
-        self.lines = b""
-
-    def again(self, length: int) -> ResponseHead:
-        """A head that differs in nothing but the length."""
-        again = ResponseHead.__new__(ResponseHead)
-        again.status = self.status
-        again.headers = self.headers
-        again.framing = framing = self.framing
-        again.length = length if framing == LENGTH else 0
-        again.keep_alive = self.keep_alive
-        again.keep_alive_s = self.keep_alive_s
-        again.is_event_stream = self.is_event_stream
-        again.says_limits = self.says_limits
-        again.like = self
-        again.lines = b""
-        return again
+    status: int
+    keep_alive: bool
+    headers: list[tuple[bytes, bytes]] = []
+    framing: str = UNTIL_CLOSE
+    length: int = 0
+    keep_alive_s: int | None = None
+    """Seconds that the engine says it keeps an idle connection."""
+    is_event_stream: bool = False
+    says_limits: bool = False
+    """It has headers that speak of the client's limits (x-ratelimit-…)."""
+    like: ResponseHead | None = None
+    lines: bytes = b""
 
     def get(self, name: bytes) -> bytes:
         """The first value of a header, or nothing."""
@@ -92,12 +65,13 @@ class ResponseHead:
 _SHORT_LINE_BYTES = 6
 _SIZES_MAX = 4096
 _known_sizes: dict[bytes, int] = {}
-"""What short size lines say: a stream's chunks are of few sizes, and one is looked up quicker than it is read."""
+"""How many bytes a chunk with a short size line has, that line and its end included: a stream's chunks are of few
+sizes, and one is looked up quicker than it is read."""
 
 
 def _remember_size(line: bytes, length: int) -> None:
     if len(line) <= _SHORT_LINE_BYTES and len(_known_sizes) < _SIZES_MAX:
-        _known_sizes[line] = length
+        _known_sizes[line] = len(line) + length + 2
 
 
 def whole_chunks(data: bytes, limit: int) -> int:
@@ -108,9 +82,8 @@ def whole_chunks(data: bytes, limit: int) -> int:
     end = 0
     while True:
         after = data.find(b"\n", end, end + _SHORT_LINE_BYTES) + 1
-        length = _known_sizes.get(data[end:after], 0)
-        following = after + length + 2
-        if not length or following > limit:
+        following = end + _known_sizes.get(data[end:after], 0)
+        if following == end or following > limit:
             return end
         end = following
 
@@ -141,10 +114,6 @@ class ResponseParser:
         self.whole_events = True
         """Every chunk that has ended so far ended with a blank line, as engines end their events. It holds until
         another answer begins: who is handed the last bytes of this one may be so after a `reset`."""
-        self.reset()
-
-    def reset(self) -> None:
-        """Ready for the next answer of the connection."""
         self.head: ResponseHead | None = None
         self.done = False
         """The answer is whole."""
@@ -161,6 +130,13 @@ class ResponseParser:
         self.open_at = 0
         """Where in the bytes last handed on the open chunk begins; 0 where it began before them."""
 
+    def reset(self) -> None:
+        """Ready for the next answer of the connection, after one that left it `reusable`."""
+        self.head = None
+        self.done = self.received = False
+        self._state = _HEAD
+        self._interim_bytes = self.open_at = 0
+
     @property
     def reusable(self) -> bool:
         """True when another request may go over this connection."""
@@ -174,9 +150,62 @@ class ResponseParser:
 
     def feed(self, data: bytes) -> bytes:
         """Body bytes to hand on, as they came. Look at `head` and `done` afterwards. Raises BadResponse."""
+        if self._state != _CHUNKED:
+            return self._feed_other(data)
+        # Chunks, and here since a stream's pass one by one.
+        if self._held:
+            data = self._held + data
+            self._held = b""
+        position = self._left
+        size = len(data)
+        begin = 0
+        if position:
+            _check_chunk_end(data, position)
+            if position <= size and self.whole_events:
+                self.whole_events = (self._tail + data[:position]).endswith(_EVENT_END)
+        known_sizes = _known_sizes
+        while position < size:
+            begin = position
+            # A whole chunk of whole events, as nearly all are.
+            after = data.find(b"\n", begin, begin + _SHORT_LINE_BYTES) + 1
+            position = begin + known_sizes.get(data[begin:after], 0)
+            if data[position - 4 : position] == _EVENT_END and begin < position <= size:
+                if position == size:
+                    self._left = 0
+                    return data
+                continue
+            match = _SIZE_LINE.match(data, begin)
+            if match is None:
+                return self._hold_size_line(data, begin)
+            length = int(match[1], 16)
+            after = match.end()
+            if not length:
+                return self._last_chunk(data, begin, after)
+            if length == 1:
+                # Its byte and the end of the line before it look like the end of an event.
+                self.whole_events = False
+            else:
+                _remember_size(match[0], length)
+            if after == size:
+                self._held = data[begin:]
+                self._left = 0
+                return data[:begin]
+            position = after + length + 2
+            if position <= size:
+                if data[position - 4 : position] != _EVENT_END:
+                    if data[position - 2 : position] != b"\r\n":
+                        raise BadResponse(_WRONG_END)
+                    self.whole_events = False
+            elif position == size + 1:
+                _check_chunk_end(data, position)
+        self._left = left = position - size
+        if left:
+            self.open_at = begin
+            self._tail = data[-4:] if left < 4 else b""
+        return data
+
+    def _feed_other(self, data: bytes) -> bytes:
         state = self._state
-        if state == _CHUNKED:
-            return self._feed_chunked(data)
         if state == _LENGTH:
             left = self._left - len(data)
             if left > 0:
@@ -185,11 +214,10 @@ class ResponseParser:
             return self._end_of_length(data)
         if state == _UNTIL_CLOSE:
             return data
-        if state == _DONE:
-            self.excess = self.excess or bool(data)
-            return b""
-        self.received = True
-        return self._feed_head(data)
+        if state == _HEAD:
+            return self.feed_head(data)
+        self.excess = self.excess or bool(data)
+        return b""
 
     def close(self) -> bool:
         """The connection was closed in good order. True when that ends the answer, False when it cuts it."""
@@ -202,8 +230,12 @@ class ResponseParser:
         self._left = 0
         self.done = True
 
-    def _feed_head(self, data: bytes) -> bytes:
-        data = self._held + data
+    def feed_head(self, data: bytes) -> bytes:
+        """The same while there is no `head`."""
+        self.received = True
+        if self._held:
+            data = self._held + data
+            self._held = b""
         while True:
             end = data.find(b"\r\n\r\n")
             if end < 0 or end > HEAD_BYTES_MAX:
@@ -222,21 +254,26 @@ class ResponseParser:
                 raise BadResponse(f"sent interim answers that exceed {HEAD_BYTES_MAX} bytes")
             if head.status == 101:
                 raise BadResponse("switched protocols without being asked")
-        self._held = b""
         self.head = head
         self.whole_events = True
-        if head.framing == CHUNKED:
+        framing = head.framing
+        if framing == CHUNKED:
             self._state = _CHUNKED
-            return self._feed_chunked(data) if data else b""
-        if head.framing == UNTIL_CLOSE:
+            return self.feed(data) if data else b""
+        if framing == UNTIL_CLOSE:
             self._state = _UNTIL_CLOSE
             return data
-        self._left = head.length
-        self._state = _LENGTH
-        if self._left > len(data):
-            self._left -= len(data)
+        left = head.length - len(data)
+        if left > 0:
+            self._state = _LENGTH
+            self._left = left
             return data
-        return self._end_of_length(data)
+        self._state = _DONE
+        self.done = True
+        if left:
+            self.excess = True
+            return data[:left]
+        return data
 
     def _end_of_length(self, data: bytes) -> bytes:
         left = self._left
@@ -244,53 +281,6 @@ class ResponseParser:
         if len(data) > left:
             self.excess = True
             return data[:left]
-        return data
-
-    def _feed_chunked(self, data: bytes) -> bytes:
-        if self._held:
-            data = self._held + data
-            self._held = b""
-        position = self._left
-        size = len(data)
-        begin = 0
-        if position:
-            _check_chunk_end(data, position)
-            if position <= size and self.whole_events:
-                self.whole_events = (self._tail + data[:position]).endswith(_EVENT_END)
-        while position < size:
-            begin = position
-            after = data.find(b"\n", position, position + _SHORT_LINE_BYTES) + 1
-            length = _known_sizes.get(data[position:after], -1)
-            if length < 0:
-                match = _SIZE_LINE.match(data, position)
-                if match is None:
-                    return self._hold_size_line(data, position)
-                length = int(match[1], 16)
-                after = match.end()
-                if length == 1:
-                    # Its byte and the end of the line before it look like the end of an event.
-                    self.whole_events = False
-                else:
-                    _remember_size(match[0], length)
-            if not length:
-                return self._last_chunk(data, position, after)
-            if after == size:
-                self._held = data[position:]
-                self._left = 0
-                return data[:position]
-            position = after + length + 2
-            # Here and not in a function: every chunk of a stream passes this place.
-            if position <= size:
-                if data[position - 4 : position] != _EVENT_END:
-                    if data[position - 2 : position] != b"\r\n":
-                        raise BadResponse(_WRONG_END)
-                    self.whole_events = False
-            elif position == size + 1:
-                _check_chunk_end(data, position)
-        self._left = left = position - size
-        if left:
-            self.open_at = begin
-            self._tail = data[-4:] if left < 4 else b""
         return data
 
     def _hold_size_line(self, data: bytes, position: int) -> bytes:
@@ -342,13 +332,17 @@ def _read_head(raw: bytes) -> ResponseHead:
     """Whole lines, each with its end. Raises BadResponse."""
     split = split_length(raw)
     # Nothing begins with a dot: a whole head is never taken for one without its length.
-    key = b"." + raw if split is None else split[0]
+    key, length = (b"." + raw, -1) if split is None else split
     known = _known.get(key)
     if known is None:
         known = _parse_head(raw[:-2])
+        known.like = known  # and so of every copy
         _known.keep(key, known)
-        return known.again(known.length)
-    return known.again(known.length if split is None else split[1])
+        length = known.length
+    again: ResponseHead = known.__copy__()  # type: ignore[attr-defined]  # msgspec does not declare it
+    if length >= 0 and known.framing == LENGTH:
+        again.length = length
+    return again
 
 
 def _parse_head(raw: bytes) -> ResponseHead:

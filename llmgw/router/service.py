@@ -102,7 +102,9 @@ class Service:
             request.answer_lines = caller.begin(model.name)
             usage = RequestUsage(request.path, fields, len(request.body))
             try:
-                return Exchange(self, client, request, model, bool(fields.stream), usage, point, caller)
+                return Exchange(
+                    self, client, request, model, bool(fields.stream), usage, time.monotonic(), point, caller
+                )
             except ApiError:
                 caller.refused()
                 raise

@@ -167,6 +167,15 @@ class RoutingTable:
                 counts[endpoint.id] = counts.get(endpoint.id, 0) + endpoint.outstanding
         return counts
 
+    def take_alive(self) -> list[str]:
+        """Ids of endpoints that gave body bytes since the last call."""
+        ids: set[str] = set()
+        for endpoint in self._endpoints.values():
+            if endpoint.alive:
+                endpoint.alive = False
+                ids.add(endpoint.id)
+        return sorted(ids)
+
     def breakers(self, now: float) -> dict[str, BreakerState]:
         """Endpoint ids whose breaker is not closed, with what it is."""
         return {

@@ -16,22 +16,19 @@ class TelemetryLog:
     """Outcomes and signs of life since the last frame. Memory is bounded by OUTCOMES_MAX and by the table."""
 
     def __init__(self, *, outcomes_max: int = OUTCOMES_MAX) -> None:
-        self.alive: set[str] = set()
-        """Endpoint ids that gave body bytes; written on the hot path."""
         self.usage = UsageLedger()
         """What requests took, kept until it is acknowledged."""
         self._refused: set[str] = set()
         self._outcomes: deque[Outcome] = deque(maxlen=outcomes_max)
-        self._dropped = 0
+        self._recorded = 0
+        """How many outcomes there were since the last frame, those that were dropped included."""
         self.share = 0
         """The number of the share that this router goes by."""
 
     def record(self, outcome: Outcome) -> None:
         """Keep an outcome; the oldest goes, and is counted, when there are too many."""
-        outcomes = self._outcomes
-        if len(outcomes) == outcomes.maxlen:
-            self._dropped += 1
-        outcomes.append(outcome)
+        self._recorded += 1
+        self._outcomes.append(outcome)
         if outcome.model:
             self.usage.add(outcome, time.time())
 
@@ -51,10 +48,10 @@ class TelemetryLog:
         telemetry = Telemetry(
             acked=table.version,
             in_flight=table.in_flight(),
-            alive=sorted(self.alive),
+            alive=table.take_alive(),
             refused=sorted(self._refused),
             outcomes=list(self._outcomes),
-            dropped=self._dropped,
+            dropped=self._recorded - len(self._outcomes),
             breakers=dict(table.breakers(now)),
             draining=draining,
             queued=table.queued(),
@@ -62,8 +59,7 @@ class TelemetryLog:
             usage=self.usage.take(now),
             keys=dict(keys or {}),
         )
-        self.alive.clear()
         self._refused.clear()
         self._outcomes.clear()
-        self._dropped = 0
+        self._recorded = 0
         return telemetry

@@ -38,19 +38,33 @@ class TokenBucket:
 
     def take(self, amount: float, now: float) -> None:
         """Take so much, be it more than there is."""
-        self._level = self.level(now) - amount
+        elapsed_s = now - self._at
+        level = self._level
+        if elapsed_s > 0:  # as `level`, of which requests are
+            self._at = now
+            level += self._refill * elapsed_s
+            if level > self.part:
+                level = self.part
+        self._level = level - amount
+
+    def take_if(self, amount: float, now: float) -> bool:
+        """Take so much, if at least one is there; False if not."""
+        elapsed_s = now - self._at
+        level = self._level
+        if elapsed_s > 0:
+            self._at = now
+            level += self._refill * elapsed_s
+            if level > self.part:
+                level = self.part
+        if level < self.least:
+            self._level = level
+            return False
+        self._level = level - amount
+        return True
 
     def give_back(self, amount: float, now: float) -> None:
         """What was taken was not used after all."""
         self._level = min(self.part, self.level(now) + amount)
-
-    def take_one(self, now: float) -> bool:
-        """Take one, if it is there; False if not."""
-        level = self.level(now)
-        if level < self.least:
-            return False
-        self._level = level - 1
-        return True
 
     def wait_s(self, now: float) -> float:
         """How long until something may be taken."""

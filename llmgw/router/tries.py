@@ -35,10 +35,12 @@ class Tries:
     def another(self, now: float, *, deaths: int = 0) -> Endpoint | None:
         """The endpoint for the next try; None when there may be none. `deaths`: so many more than are counted."""
         tried = self.tried
+        if not tried:
+            return self._model.pool.choose(now, tried, self._rand, self.point)
         if self._deaths + deaths >= DEATHS_MAX or len(tried) >= ATTEMPTS_MAX:
             return None
         endpoint = self._model.pool.choose(now, tried, self._rand, self.point)
-        if endpoint is not None and tried and not self._model.budget.allows(now):
+        if endpoint is not None and not self._model.budget.allows(now):
             self.refused = True
             return None
         return endpoint

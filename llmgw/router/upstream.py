@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import socket
 import ssl
 import time
 from typing import Protocol, cast
@@ -84,10 +83,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         if self._abandoned:
             self.transport.abort()
-            return
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def data_received(self, data: bytes) -> None:
         sink = self._sink
@@ -98,16 +93,18 @@ class UpstreamConnection(asyncio.Protocol):
         parser = self.parser
         headless = parser.head is None
         try:
-            body = parser.feed(data)
+            body = parser.feed_head(data) if headless else parser.feed(data)
         except BadResponse as error:
             self.abandon()
             sink.upstream_lost(str(error))
             return
-        if headless and parser.head is not None and sink.upstream_head(parser.head):
-            return
+        if headless:
+            head = parser.head
+            if head is None or sink.upstream_head(head):
+                return
         if parser.done:
             self._sink = None
-            self._release()
+            self._release(parser)
             sink.upstream_data(body, True)
         elif body:
             sink.upstream_data(body, False)
@@ -130,26 +127,27 @@ class UpstreamConnection(asyncio.Protocol):
             when = "in the middle of its answer" if self.parser.received else "before it answered"
             sink.upstream_lost(f"{how} the connection {when}")
 
-    def _release(self) -> None:
+    def _release(self, parser: ResponseParser) -> None:
         """The answer is whole: keep the connection for another request, or close it."""
-        transport, endpoint, parser = self.transport, self.endpoint, self.parser
+        transport, endpoint, head = self.transport, self.endpoint, parser.head
         assert transport is not None
+        idle = endpoint.idle
         if (
-            parser.reusable
-            and not endpoint.retired
-            and not transport.is_closing()
-            and not transport.get_write_buffer_size()
-            and len(endpoint.idle) < UPSTREAM_IDLE_CONNECTIONS_MAX
+            not parser.reusable
+            or endpoint.retired
+            or len(idle) >= UPSTREAM_IDLE_CONNECTIONS_MAX
+            or transport.is_closing()
+            or transport.get_write_buffer_size()
         ):
-            head = parser.head
-            if head is not None and head.keep_alive_s is not None:
-                endpoint.idle_limit_s = min(max(head.keep_alive_s - 1.0, 0.0), 60.0)
-            parser.reset()
-            self.resume_reading()
-            self.idle_since = time.monotonic()
-            endpoint.idle.append(self)
-        else:
             transport.close()
+            return
+        if head is not None and head.keep_alive_s is not None:
+            endpoint.idle_limit_s = min(max(head.keep_alive_s - 1.0, 0.0), 60.0)
+        parser.reset()
+        if self._paused:
+            self.resume_reading()
+        self.idle_since = time.monotonic()
+        idle.append(self)
 
 
 def take_idle(endpoint: Endpoint, now: float) -> UpstreamConnection | None:

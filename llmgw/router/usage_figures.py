@@ -84,8 +84,11 @@ def find_tokens(text: bytes) -> Tokens | None:
     # As engines write it; the general way below costs three times as much.
     at = text.rfind(b'"usage":{')
     if at >= 0:
-        end = _closing(text, at + 8)
-        tokens = read_usage(text[at + 8 : end]) if end else None
+        start = at + 8
+        end = text.find(b"}", start) + 1
+        if text.find(b"{", start + 1, end) >= 0 or end - start > OBJECT_BYTES_MAX:
+            end = _closing(text, start)
+        tokens = read_usage(text[start:end]) if end else None
         if tokens is not None:
             return tokens
     for start, end in _objects(text, b'"usage"'):
@@ -116,9 +119,16 @@ def read_event(data: bytes) -> tuple[Tokens | None, bool]:
 def read_usage(text: bytes) -> Tokens | None:
     """A usage object. None for what is none, or counts something else (seconds of sound)."""
     try:
-        return _tokens(_decode_usage(text))
+        usage = _decode_usage(text)
     except msgspec.DecodeError:
         return None
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
+    # As nearly all answers have it; the same as below.
+    if usage.prompt_tokens_details is None and prompt is not None and completion is not None:
+        if 0 <= prompt <= TOKENS_MAX and 0 <= completion <= TOKENS_MAX:
+            return Tokens(prompt, None, completion)
+        return None
+    return _tokens(usage)
 
 
 def _tokens(usage: _Usage) -> Tokens | None:

@@ -55,9 +55,11 @@ class UsageLedger:
         prompt = outcome.prompt_tokens
         if prompt is not None:
             row[2] += prompt
-            row[3] += outcome.cached_tokens or 0
             row[4] += outcome.completion_tokens or 0
-            row[5] += outcome.estimated
+            if outcome.cached_tokens:
+                row[3] += outcome.cached_tokens
+            if outcome.estimated:
+                row[5] += 1
 
     def take(self, now: float) -> UsageBatch | None:
         """What is to be sent now, on a monotonic clock: the batch that nobody acknowledged, if it was not sent

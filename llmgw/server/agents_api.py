@@ -26,50 +26,59 @@ from llmgw.messages.agent import (
     Report,
 )
 from llmgw.messages.clip import clip
+from llmgw.messages.upgrade import ReadRelease
+from llmgw.pki.certificates import day
 from llmgw.pki.errors import PkiError
 from llmgw.pki.peer import Peer, peer_from_der
 from llmgw.pki.renewal import Renewer
 from llmgw.pki.revocation import RevocationList
+from llmgw.release.files import ReleaseError
+from llmgw.release.versions import understand_each_other
 from llmgw.server.hub import Hub
 from llmgw.server.hub_error import HubError
 from llmgw.server.peer_protocol import client_cert_der
 from llmgw.server.seams import Clock
+from llmgw.server.upgrades.upgrades import Upgrades
 
 log = structlog.get_logger("agents")
 
 NOTE_EVERY_S = 60.0
 NOTED_MAX = 4096
 
-Message = TypeVar("Message", Register, Poll, Report, Renew)
+Message = TypeVar("Message", Register, Poll, Report, Renew, ReadRelease)
 
 
 class AgentsApi:
-    """The four calls. Each checks the certificate of the connection anew (revocation is at once)."""
+    """The five calls. Each checks the certificate of the connection anew (revocation is at once)."""
 
     def __init__(
         self,
         hub: Hub,
         *,
         clock: Clock,
+        upgrades: Upgrades,
         revocations: RevocationList | None,
         renewer: Renewer | None,
         server_version: str,
+        removed_at: Callable[[str], float | None] = lambda node_id: None,
     ) -> None:
         self._hub = hub
         self._clock = clock
+        self._upgrades = upgrades
         self._revocations = revocations
         self._renewer = renewer
         self._server_version = server_version
+        self._removed_at = removed_at
         self._noted: dict[tuple[str, str], float] = {}
         """(node or address, code) → when it was last written into the log."""
         self._decoders: dict[type, msgspec.json.Decoder[Any]] = {
-            kind: msgspec.json.Decoder(kind) for kind in (Register, Poll, Report, Renew)
+            kind: msgspec.json.Decoder(kind) for kind in (Register, Poll, Report, Renew, ReadRelease)
         }
 
     def app(self) -> Starlette:
         """The ASGI application, for a listener that demands a client certificate."""
 
-        def route(path: str, answer: Callable[[Request, Peer], Awaitable[msgspec.Struct]]) -> Route:
+        def route(path: str, answer: Callable[[Request, Peer], Awaitable[msgspec.Struct | bytes]]) -> Route:
             async def endpoint(request: Request) -> Response:
                 return await self._guarded(request, answer)
 
@@ -87,6 +96,7 @@ class AgentsApi:
                 route("poll", self._poll),
                 route("report", self._report),
                 route("renew", self._renew),
+                route("release", self._release),
             ],
             exception_handlers={404: nowhere, 405: wrong_method},
         )
@@ -106,6 +116,7 @@ class AgentsApi:
                 "no_address",
                 f"the certificate of {peer.node_id} carries no address; issue it again with --address",
             )
+        self._check_version(message)
         _check_inventory(message.inventory)
         return self._hub.register(message, Enrolment(peer.address, peer.not_after), self._server_version)
 
@@ -134,19 +145,32 @@ class AgentsApi:
         log.info("certificate renewed", node=peer.node_id)
         return Renewed(cert_pem=cert_pem)
 
+    async def _release(self, request: Request, peer: Peer) -> bytes:
+        message = await self._read(request, ReadRelease)
+        self._check_session(message.session, peer)
+        return await self._upgrades.piece(peer.node_id, message)
+
+    def _check_version(self, message: Register) -> None:
+        sentence = version_refusal(message.node_id, message.version, self._server_version)
+        if sentence is not None:
+            self._hub.refuse_version(message.node_id, sentence)
+            raise HubError(409, "version", sentence)
+
     def _check_session(self, session: str, peer: Peer) -> None:
         if self._hub.node_of(session) != peer.node_id:
             raise HubError(403, "identity", f"this session is not {peer.node_id}'s")
         self._hub.certificate_shown(peer.node_id, peer.not_after)
 
     async def _guarded(
-        self, request: Request, answer: Callable[[Request, Peer], Awaitable[msgspec.Struct]]
+        self, request: Request, answer: Callable[[Request, Peer], Awaitable[msgspec.Struct | bytes]]
     ) -> Response:
         peer = None
         try:
             peer = self._prove(request)
-            body = msgspec.json.encode(await answer(request, peer))
-            return Response(body, media_type="application/json")
+            said = await answer(request, peer)
+            if isinstance(said, bytes):
+                return Response(said, media_type="application/octet-stream")
+            return Response(msgspec.json.encode(said), media_type="application/json")
         except HubError as error:
             self._note(request, peer, error)
             return _refuse(error.status, error.code, error.message)
@@ -180,6 +204,15 @@ class AgentsApi:
         refusal = self._revocations.refusal(peer) if self._revocations is not None else None
         if refusal is not None:
             raise HubError(403, "revoked", refusal)
+        removed_at = self._removed_at(peer.node_id)
+        # Certificates know whole seconds: one made in the same second as the removal was made after it.
+        if removed_at is not None and peer.issued_at < int(removed_at):
+            raise HubError(
+                403,
+                "removed",
+                f"{peer.node_id} was removed on {day(removed_at)}, and its certificate is of before that. To let "
+                f"it in again: llmgw ctl cert issue-client {peer.node_id} --address {peer.address or 'IP'}",
+            )
         return peer
 
     async def _read(self, request: Request, kind: type[Message]) -> Message:
@@ -201,6 +234,19 @@ class AgentsApi:
                 400, "malformed", f"the {kind.__name__.lower()} message is malformed: {error}"
             ) from None
         return message
+
+
+def version_refusal(node_id: str, version: str, server_version: str) -> str | None:
+    """Why an agent of that version is not let in; None when it is."""
+    try:
+        if understand_each_other(version, server_version):
+            return None
+    except ReleaseError as error:
+        return f"the agent of {node_id} says a version that cannot be told apart: {error}"
+    return (
+        f"the agent of {node_id} is llmgw {version} and this server is {server_version}: a server understands "
+        "agents one minor version older and newer; bring the node to the server's version"
+    )
 
 
 def _check_inventory(inventory: Inventory) -> None:

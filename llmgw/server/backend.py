@@ -46,6 +46,7 @@ from llmgw.server.router_worker import RouterView
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.interface import StoreInterface
 from llmgw.server.store.secrets import hash_secret, matching_token, name_problem, new_secret
+from llmgw.server.upgrades.upgrades import Upgrades
 from llmgw.server.usage_book import TokenTally
 from llmgw.server.usage_known import UsageKnown
 from llmgw.server.views import (
@@ -84,6 +85,7 @@ class Backend:
         routers: Callable[[], list[str]],
         problems: Callable[[], list[Finding]],
         certificates: Callable[[], list[CertificateEnd]],
+        upgrades: Upgrades,
         loop_pause: Callable[[], LoopPause] = LoopPause,
         require_fabric_test_s: float | None = None,
         router_views: Callable[[], list[RouterView]] = list,
@@ -99,6 +101,7 @@ class Backend:
         self.fabrics = FabricsKnown(hub, store)
         self.drawings = Drawings(hub, self.fabrics.known)
         self.usage = UsageKnown(store)
+        self.upgrades = upgrades
         self._started_at = started_at
         self._routers = routers
         self._problems = problems
@@ -290,33 +293,35 @@ class Backend:
             )
         return Done(message=f"{node_id} takes new shards again")
 
-    async def remove_node(self, node_id: str, *, by: str) -> Done:
-        """Forget a node that is not there any more, with its flags; what it may hold is rebuilt elsewhere.
+    async def remove_node(self, node_id: str, *, force: bool, by: str) -> Done:
+        """Forget a node with its flags, and refuse every certificate that it has; its history stays.
 
-        Raises AdminError 409 for one that is there: its agent would join again at once, and without the drain
-        that may have emptied it be given new shards.
+        Drained first: raises AdminError 409 for one that is ready and not draining, or that holds shards. `force`
+        is for one that is not heard, whose engines may still work: what it holds is rebuilt elsewhere.
         """
         node = self._node(node_id)
         shards = self._hub.fleet.shards_on(node_id)
-        if node.state in (NodeState.READY, NodeState.UNREACHABLE) and shards:
-            count = "1 shard" if len(shards) == 1 else f"{len(shards)} shards"
-            raise AdminError(
-                409, "serving", f"{node_id} is {node.state} and holds {count}; `llmgw ctl drain {node_id}` first"
-            )
-        if node.state is NodeState.READY:
+        holds = f"holds {'1 shard' if len(shards) == 1 else f'{len(shards)} shards'}"
+        if node.state is NodeState.READY and (shards or not node.draining):
             raise AdminError(
                 409,
-                "still-there",
-                f"{node_id} is ready: its agent would join again at once; stop the agent there, or "
-                f"`llmgw ctl cert revoke {node_id}`, and remove the node when it is not heard any more "
-                f"({self._hub.settings.lost_after_s:.0f} s later)",
+                "not-drained",
+                f"{node_id} is ready and {holds if shards else 'not drained'}; first `llmgw ctl drain {node_id} "
+                "--wait` (with --force where nothing can take what runs there)",
+            )
+        if node.state in (NodeState.UNREACHABLE, NodeState.UNKNOWN) and shards and not force:
+            raise AdminError(
+                409,
+                "serving",
+                f"{node_id} is not heard and {holds}, which may still serve; --force gives them up and rebuilds "
+                "them elsewhere",
             )
         try:
-            await self._store.remove_node(node_id)
+            await self._store.remove_node(node_id, self._now())
         except StoreError as error:
             raise AdminError(503, "store", f"nothing was changed, since it cannot be stored: {error}") from None
         self._hub.remove_node(node_id, by)
-        return Done(message=f"{node_id} is removed; its history stays")
+        return Done(message=f"{node_id} is removed, and the certificates it has are refused; its history stays")
 
     # Tokens.
 
@@ -356,7 +361,8 @@ class Backend:
     # Inside.
 
     def _findings(self) -> list[Finding]:
-        return [*self._store.findings(), *self.catalog.findings(), *self._hub.findings(), *self._problems()]
+        own = [*self._store.findings(), *self.catalog.findings(), *self.upgrades.findings()]
+        return [*own, *self._hub.findings(), *self._problems()]
 
     def _now(self) -> float:
         return self._hub.clock.wall()

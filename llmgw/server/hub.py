@@ -44,8 +44,8 @@ from llmgw.messages.agent import (
 )
 from llmgw.messages.findings import Finding
 from llmgw.messages.routes import RouteEndpoint, RouteTable, Telemetry
+from llmgw.messages.upgrade import UpgradeTold
 from llmgw.server.api_keys import ApiKeys
-from llmgw.server.clones import Clones
 from llmgw.server.fabrics.book import FabricBook
 from llmgw.server.fabrics.port_rates import PortRates
 from llmgw.server.fabrics.port_watch import PortWatch
@@ -53,6 +53,7 @@ from llmgw.server.failures import Failures
 from llmgw.server.hub_error import HubError
 from llmgw.server.node_findings import node_findings
 from llmgw.server.node_questions import NodeQuestions
+from llmgw.server.refusals import Refusals
 from llmgw.server.request_tally import RequestTally
 from llmgw.server.route_tables import RouteTables
 from llmgw.server.seams import Clock, Ids, Memory
@@ -99,7 +100,11 @@ class Hub:
         self.fleet = Fleet(nodes={node.node_id: node for node in known_nodes})
         self.lives = Lives(known_lives)
         self.failures = Failures()
-        self.clones = Clones()
+        self.clones = Refusals()
+        self.too_different = Refusals()
+        """Agents of a version that this server does not understand."""
+        self.upgrades_told: dict[str, UpgradeTold] = {}
+        """Node → what its agent last said of the upgrade that it was asked for."""
         self.sessions = Sessions()
         self.requests = RequestTally()
         self.breakers: dict[str, dict[str, str]] = {}
@@ -153,6 +158,7 @@ class Hub:
             log.warning("registration refused", node=message.node_id, reason=refusal)
             raise HubError(409, "older_life", refusal)
         self.clones.forget(message.node_id)
+        self.too_different.forget(message.node_id)
         session = self._ids.session()
         life = self.lives.take(message)
         self.sessions.begin(message.node_id, session)
@@ -162,6 +168,11 @@ class Hub:
         self._memory.node_registered(self.fleet.nodes[message.node_id], life, self.clock.wall())
         self.changed.set()
         return Registered(session=session, server_version=server_version)
+
+    def refuse_version(self, node_id: str, sentence: str) -> None:
+        """An agent was not let in for its version: said where operators look."""
+        if self.too_different.refused(node_id, sentence, self.clock.monotonic()) and node_id in self.fleet.nodes:
+            self._keep([node_event(node_id, "version refused", sentence)])
 
     def node_of(self, session: str) -> str:
         """The node of a live session. Raises HubError 410 when it is unknown or superseded."""
@@ -208,6 +219,8 @@ class Hub:
         if message.inventory is not None and message.inventory.fabrics != fabrics:
             self._memory.fabrics_changed(self.fleet.nodes[node_id], self.clock.wall())
         self.questions.answered(node_id, message)
+        if message.upgrades:
+            self.upgrades_told[node_id] = message.upgrades[-1]
         ended = [held.spec.shard_id for held in message.shards if held.phase in ("stopped", "failed")]
         if not ended or not await self._memory.stored(STORED_WAIT_S):
             return Reported()
@@ -365,6 +378,8 @@ class Hub:
         """Forget a node and what was believed to run there, but not which of its lives is the latest."""
         self.sessions.end(node_id)
         self.clones.forget(node_id)
+        self.too_different.forget(node_id)
+        self.upgrades_told.pop(node_id, None)
         self.ports.forget(node_id)
         self.port_rates.forget(node_id)
         forget_node(self.fleet, node_id, self.clock.monotonic())
@@ -388,7 +403,9 @@ class Hub:
 
     def node_findings(self, node: Node) -> list[Finding]:
         """What is wrong with a node, by its own account and by ours."""
-        return node_findings(self.fleet, node, self.clones.sentence(node.node_id, self.clock.monotonic()))
+        now = self.clock.monotonic()
+        clone, version = self.clones.sentence(node.node_id, now), self.too_different.sentence(node.node_id, now)
+        return node_findings(self.fleet, node, clone, version)
 
     # Inside.
 

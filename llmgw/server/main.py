@@ -50,6 +50,8 @@ from llmgw.server.seams import Clock
 from llmgw.server.store.records import Revocation
 from llmgw.server.store.store import Store
 from llmgw.server.unit_status import tell_status, unit_status
+from llmgw.server.upgrades.releases import Releases
+from llmgw.server.upgrades.upgrades import Upgrades
 from llmgw.server.usage_book import UsageBook
 
 log = structlog.get_logger("server")
@@ -125,6 +127,8 @@ class _ControlProcess:
         hub.start_settling()
         self._tasks.append(asyncio.create_task(decide(hub), name="decide"))
         store.record("server", "server", "started", time.time(), reason=f"llmgw {llmgw.__version__}")
+        upgrades = Upgrades(hub, store, Releases(state), release_key=Path(config.release_key))
+        await upgrades.restore()
         watch = LoopWatch()
         self._tasks.append(asyncio.create_task(watch.run(), name="loop watch"))
         backend = Backend(
@@ -143,6 +147,7 @@ class _ControlProcess:
                 *self._certificate_findings(),
             ],
             certificates=self._certificate_ends,
+            upgrades=upgrades,
             loop_pause=watch.longest,
             require_fabric_test_s=config.placement.require_fabric_test,
         )
@@ -165,6 +170,7 @@ class _ControlProcess:
             asyncio.create_task(self._roll_back(backend, store), name="rollbacks"),
             asyncio.create_task(backend.fabric_tests.run(), name="fabric tests"),
             asyncio.create_task(backend.keys.run(), name="keys"),
+            asyncio.create_task(upgrades.run(), name="upgrades"),
         ]
         if self._notifier.supervised:
             telling = tell_status(self._notifier, hub, config.listen)
@@ -199,11 +205,11 @@ class _ControlProcess:
         await write_admin_file(state, store, url, None, time.time())
         log.info("admin API", url=url)
         if self._config.agents.tls is not None:
-            await self._listen_for_agents(hub, store)
+            await self._listen_for_agents(hub, store, backend.upgrades)
         else:
             log.info("agents.tls is not set: no agents, only static endpoints are served")
 
-    async def _listen_for_agents(self, hub: Hub, store: Store) -> None:
+    async def _listen_for_agents(self, hub: Hub, store: Store, upgrades: Upgrades) -> None:
         tls = self._config.agents.tls
         assert tls is not None
         agents_context = agents_server_context(tls)
@@ -220,9 +226,11 @@ class _ControlProcess:
         api = AgentsApi(
             hub,
             clock=hub.clock,
+            upgrades=upgrades,
             revocations=self._revocations,
             renewer=renewer,
             server_version=llmgw.__version__,
+            removed_at=store.removed_at,
         )
         agents, agent_sockets = serve_asgi(
             api.app(),

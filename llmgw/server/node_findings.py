@@ -6,8 +6,10 @@ from llmgw.fleet.model import Fleet, Node, NodeState
 from llmgw.messages.findings import Finding
 
 
-def node_findings(fleet: Fleet, node: Node, clone: str | None) -> list[Finding]:
-    """What is wrong with a node, by its own account and by ours. `clone` is why its clone was refused."""
+def node_findings(fleet: Fleet, node: Node, clone: str | None, version: str | None = None) -> list[Finding]:
+    """What is wrong with a node, by its own account and by ours. `clone` is why its clone was refused,
+    `version` why its agent is not let in for its version.
+    """
     found = []
     if clone is not None:
         found.append(
@@ -18,6 +20,17 @@ def node_findings(fleet: Fleet, node: Node, clone: str | None) -> list[Finding]:
                 what=clone,
                 why="two machines under one identity would use each other's commands",
                 remedy="give the clone a host name of its own, then `llmgw ctl cert issue-client`",
+            )
+        )
+    if version is not None:
+        found.append(
+            Finding(
+                check="agent-version",
+                severity="error",
+                where=node.node_id,
+                what=version,
+                why="server and agent would misunderstand each other; what runs on the node goes on",
+                remedy=f"install there what the server runs: `llmgw onboard-node --node {node.node_id} …`",
             )
         )
     if node.suspect is not None:

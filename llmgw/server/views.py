@@ -106,7 +106,7 @@ def drain_progress(hub: Hub, node: Node, moving: Mapping[str, Move]) -> tuple[li
 def _node(hub: Hub, node: Node, used: set[str], replicas: set[str], moving: Mapping[str, Move]) -> NodeView:
     now = hub.clock.monotonic()
     left, waits = drain_progress(hub, node, moving)
-    heard = now - node.last_heard
+    heard, registered = now - node.last_heard, now - node.registered_at
     return NodeView(
         node_id=node.node_id,
         state=node.state.value,
@@ -118,6 +118,7 @@ def _node(hub: Hub, node: Node, used: set[str], replicas: set[str], moving: Mapp
         drain_left=left,
         drain_waits=waits,
         last_heard_s=round(max(0.0, heard), 1) if heard < 1e9 else None,
+        registered_s=round(max(0.0, registered), 1) if registered < 1e9 else None,
         certificate_expires_at=node.certificate_expires_at,
         gpus=node.gpus,
         gpus_in_use=sorted(gpu.index for gpu in node.gpus if gpu.uuid in used),

@@ -37,6 +37,7 @@ from llmgw.messages.agent import (
     WeightsAnswer,
 )
 from llmgw.messages.fabric import AskFabric, FabricText
+from llmgw.messages.upgrade import LastUpgrade, Upgrade, UpgradeTold
 from tests.agent.fakes import make_spec
 from tests.agent.waiting import until as eventually
 
@@ -135,6 +136,35 @@ class ListKeeper:
         self.listener(shard_id)
 
 
+class ScriptedUpgrades:
+    """Tells what it was asked for, and that it switches; remembers what it heard."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.asked: list[str] = []
+        self.given_up: list[str] = []
+        self.switches = asyncio.Event()
+
+    def last(self) -> LastUpgrade | None:
+        return LastUpgrade(upgrade_id="u0", sha256="ab" * 32, version="1", outcome="settled")
+
+    def registered(self) -> None:
+        self.heard.append("registered")
+
+    def refused(self, sentence: str) -> None:
+        self.heard.append(sentence)
+
+    async def carry_out(self, upgrade: Upgrade, tell: Callable[[UpgradeTold], Awaitable[None]]) -> None:
+        self.asked.append(upgrade.request_id)
+        try:
+            await self.switches.wait()
+        except asyncio.CancelledError:
+            self.given_up.append(upgrade.request_id)
+            raise
+        await tell(UpgradeTold(request_id=upgrade.request_id, stage="switching"))
+        self.heard.append("told")
+
+
 class LoopClock:
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -149,6 +179,7 @@ class Conversation:
         self.keeper = ListKeeper()
         self.inventories = 0
         self.asking = 0
+        self.upgrades = ScriptedUpgrades()
         self.loop = AgentLoop(
             node_id="node01",
             life=Life(boot_id="boot", instance="one", instance_started_at=12.5),
@@ -157,6 +188,7 @@ class Conversation:
             inventory=self.read_inventory,
             engine_help=self.ask_engine,
             fabric_tools=self.ask_fabric,
+            upgrades=self.upgrades,
             clock=LoopClock(),
             randomness=random.Random(7),
             heartbeat_interval_s=HEARTBEAT_S,
@@ -588,5 +620,58 @@ def test_an_agent_that_is_ended_in_the_moment_in_which_its_session_ends_does_end
         running.cancel()
         done, _ = await asyncio.wait({running}, timeout=60)
         assert done, "it goes on"
+
+    converse(test)
+
+
+def upgrade_to(number: int) -> Upgrade:
+    return Upgrade(
+        seq=number,
+        request_id=f"u{number}",
+        name="llmgw-1.0-py3-none-any.whl",
+        sha256="ab" * 32,
+        size_bytes=1,
+        signature="c2ln",
+    )
+
+
+def test_how_the_last_upgrade_ended_is_registered_and_a_version_hears_whether_it_was_taken() -> None:
+    async def test(talk: Conversation) -> None:
+        talk.server.first["register"] = [
+            (409, Refusal(code="version", message="too old")),
+            TransportError("gone"),
+        ]
+        await until(lambda: talk.loop.session)
+        assert talk.server.registers[-1].last_upgrade == talk.upgrades.last()
+        assert talk.upgrades.heard == ["too old", "registered"]
+
+    converse(test)
+
+
+def test_an_upgrade_goes_on_beside_everything_else_and_knows_that_its_last_word_arrived() -> None:
+    async def test(talk: Conversation) -> None:
+        await until(lambda: talk.loop.session)
+        talk.server.commands.append(upgrade_to(1))
+        await until(lambda: talk.server.polls and talk.server.polls[-1].acked == 1)
+        assert talk.upgrades.asked == ["u1"]
+        talk.server.first["report"] = [TransportError("the connection broke")]
+        talk.upgrades.switches.set()
+        await until(lambda: "told" in talk.upgrades.heard)
+        told = [each for report in talk.server.reports for each in report.upgrades]
+        assert [(each.request_id, each.stage) for each in told] == [("u1", "switching")]
+
+    converse(test)
+
+
+def test_a_later_upgrade_and_the_end_of_the_session_give_an_upgrade_up() -> None:
+    async def test(talk: Conversation) -> None:
+        await until(lambda: talk.loop.session)
+        talk.server.commands.append(upgrade_to(1))
+        await until(lambda: talk.upgrades.asked == ["u1"])
+        talk.server.commands.append(upgrade_to(2))
+        await until(lambda: talk.upgrades.asked == ["u1", "u2"])
+        assert talk.upgrades.given_up == ["u1"]
+        talk.server.session += 1
+        await until(lambda: talk.upgrades.given_up == ["u1", "u2"])
 
     converse(test)

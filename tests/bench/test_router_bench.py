@@ -13,6 +13,7 @@ import pytest
 
 from tests.bench.figures import Figures
 from tests.bench.router import tools
+from tests.bench.router.features import costs_us
 from tests.bench.router.goals import DIRECT, OURS, added_latency, speed
 from tests.bench.router.measurement import Measurement
 from tests.bench.router.report import fill, markdown, write_markdown
@@ -83,6 +84,22 @@ def test_ratios_are_taken_within_a_round_and_then_their_median() -> None:
         for target, p50_us in ((DIRECT, 100), (OURS, 200), ("vllm-router", 300))
     ]
     assert added_latency(found, "rate", "vllm-router") == 0.5
+
+
+def test_a_features_cost_is_the_difference_to_what_ran_before_and_after_it() -> None:
+    turns = [
+        ("nothing", 40),
+        ("keys", 44),
+        ("nothing", 42),
+        ("queue", 42),
+        ("nothing", 40),
+        ("keys", 48),
+        ("nothing", 50),
+    ]
+    found = [Measurement(suite="features", target=target, cpu_us=cpu_us) for target, cpu_us in turns]
+    assert costs_us(found, "keys") == [3, 3]
+    assert costs_us(found, "queue") == [1]
+    assert costs_us(found, "usage") == []
 
 
 def test_a_goal_that_is_missed_is_told_as_missed() -> None:

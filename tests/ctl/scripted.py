@@ -555,8 +555,8 @@ class ScriptedBackend:
     async def undrain(self, node_id: str, *, by: str) -> Done:
         return self._done("undrain", node_id, by)
 
-    async def remove_node(self, node_id: str, *, by: str) -> Done:
-        return self._done("remove_node", node_id, by)
+    async def remove_node(self, node_id: str, *, force: bool, by: str) -> Done:
+        return self._done("remove_node", node_id, *(["force"] if force else []), by)
 
     async def authenticate(self, token: str) -> str | None:
         self.authenticated += 1

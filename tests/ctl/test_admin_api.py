@@ -256,7 +256,7 @@ def test_the_documents_name_every_route_and_no_other(backend: ScriptedBackend) -
     documented = {
         f"{method} {path.split('?')[0].replace('{', '').replace('}', '')}"
         for method, path in re.findall(
-            r"^#+ `(GET|POST|DELETE) (/(?:api/v1/|health|metrics)\S*)`", DOCS.read_text(), re.M
+            r"^#+ `(GET|POST|PUT|DELETE) (/(?:api/v1/|health|metrics)\S*)`", DOCS.read_text(), re.M
         )
     }
     assert documented == routes

@@ -147,7 +147,6 @@ def test_tables_tell_people_the_same(
         (["drain", "node01"], ("drain", "node01", False, "first")),
         (["drain", "node01", "--force"], ("drain", "node01", True, "first")),
         (["undrain", "node01"], ("undrain", "node01", "first")),
-        (["node", "remove", "node01", "--yes"], ("remove_node", "node01", "first")),
         (["token", "revoke", "first"], ("revoke_token", "first", "first")),
         (["keys", "revoke", "alice"], ("revoke_key", "alice", "first")),
         (
@@ -331,7 +330,7 @@ def test_a_process_answers_fails_and_is_mistyped_as_its_exit_code_says(
     assert "known: node01, node02" in sentence_of(ctl_process("nodes", "node99", home=tmp_path, served=served))
     mistyped = ctl_process("replcias", home=tmp_path, served=served)
     assert mistyped.returncode == 2
-    assert "Did you mean 'replicas'?" in mistyped.stderr
+    assert "Did you mean 'replicas'" in mistyped.stderr
 
 
 def test_help_needs_no_server_and_none_of_the_heavy_libraries(tmp_path: Path) -> None:

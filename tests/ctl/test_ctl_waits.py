@@ -193,6 +193,7 @@ def test_a_drain_that_is_taken_back_meanwhile_fails(
 def test_removing_a_node_asks_first(
     served: ServedAdmin, backend: ScriptedBackend, tmp_path: Path, typed: str, code: int
 ) -> None:
+    backend.nodes_known = [node("node01", state="lost", replicas=["chat-large-1a2b"])]
     terminal, its_end = os.openpty()
     try:
         os.write(terminal, f"{typed}\n".encode())
@@ -209,8 +210,28 @@ def test_removing_a_node_asks_first(
         os.close(terminal)
         os.close(its_end)
     assert done.returncode == code, done.stderr
-    assert "node01 is ready and it runs chat-large-1a2b. Remove it?" in done.stderr
+    assert "node01 is lost and it runs chat-large-1a2b. Remove it?" in done.stderr
     assert ("remove_node", "node01", "first") in backend.asked if code == 0 else backend.asked == []
+
+
+def test_a_node_that_is_ready_is_drained_first_and_the_command_for_the_authority_is_said(
+    served: ServedAdmin, backend: ScriptedBackend, tmp_path: Path
+) -> None:
+    backend.nodes_known = [node("node01", draining=True, replicas=[])]
+    options = ["--yes", "--pki", str(tmp_path / "nowhere")]
+    done = subprocess.run(
+        [*PROGRAM, "node", "remove", "node01", "--force", *options],
+        env=environment(tmp_path, served),
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    changes = [what for what in backend.asked if what[0] in ("drain", "remove_node")]
+    assert changes == [("drain", "node01", True, "first"), ("remove_node", "node01", "force", "first")]
+    assert f"on the host that has it, run llmgw ctl cert revoke node01 --pki {tmp_path}/nowhere" in done.stderr
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -83,6 +83,7 @@ class Site:
             revocations=RevocationList(str(self._tls.revocations), self._tls.ca),
             renewer=None,
             server_version="1",
+            upgrades=None,  # type: ignore[arg-type]  # nor this far
         )
         server, sockets = serve_asgi(
             api.app(),

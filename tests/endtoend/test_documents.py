@@ -16,7 +16,10 @@ from tests.endtoend.conftest import RunningFleet
 from tests.onboarding.proxmox.host import KEY, OTHER_KEY, ProxmoxHost
 
 ROOT = Path(__file__).parent.parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 BLOCK = re.compile(r"^```(console|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 # Run by other tests: the demo and its scenarios (test_demo.py, test_coming_back.py, test_demo_gguf.py), the
@@ -29,7 +32,11 @@ ELSEWHERE = re.compile(
 # They name another host.
 OTHER_HOST = re.compile(r"export LLMGW_CTL_")
 # They change the machine, or ask its systemd: nothing for a test, least of all one that runs as root.
-MACHINE = re.compile(r"(useradd|systemctl|journalctl) |(\S*bin/)?llmgw server install( |$)")
+MACHINE = re.compile(r"(useradd|systemctl|journalctl|install) ")
+# Ours that change machines, or the fleet for good: only their options are looked up. Other tests run them.
+HELP_ONLY = re.compile(
+    r"(?:\S*bin/)?llmgw (server install|provision-node|onboard-node|ctl node remove|ctl upgrade)(?: |$)"
+)
 # What is run here stays in the test's folder and fleet. Everything that is not named is refused, not tried.
 HERE = re.compile(r"(\.venv/bin/)?llmgw |curl |token=\$\(python3 |hardware/nvidia-smi ")
 
@@ -69,6 +76,29 @@ def test_nothing_is_run_that_was_not_thought_of() -> None:
     assert not HERE.match("useradd --system llmgw-engine")
 
 
+def only_looked_up(path: Path, command: str) -> bool:
+    """True for a command that no test of documents runs; provisioning.md's run on the tests' own Proxmox host."""
+    return HELP_ONLY.match(command) is not None and path.name != "provisioning.md"
+
+
+def test_commands_that_change_machines_have_the_options_that_documents_give_them() -> None:
+    found = [command for path in DOCUMENTS for command in commands(path) if HELP_ONLY.match(command)]
+    assert len({HELP_ONLY.match(command)[1] for command in found}) >= 4  # type: ignore[index]
+    for command in found:
+        matched = HELP_ONLY.match(command)
+        assert matched is not None
+        done = subprocess.run(
+            [sys.executable, "-m", "llmgw", *matched[1].split(), "--help"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        given = re.findall(r"(?<= )--[\w-]+", command)
+        assert [option for option in given if option not in done.stdout] == [], command
+
+
 @pytest.fixture
 def place(fleet: RunningFleet, tmp_path: Path) -> Path:
     """A folder in which the documents' relative paths mean something, with `llmgw` on PATH."""
@@ -105,12 +135,14 @@ def test_the_commands_of_a_document_work(fleet: RunningFleet, place: Path, path:
     fleet.wait_ready()
     script = ["set -eE", """trap 'echo "this failed: $BASH_COMMAND" >&2' ERR"""]
     for command in commands(path):
-        if ELSEWHERE.match(command) or MACHINE.match(command) or not HERE.match(command):
+        if ELSEWHERE.match(command) or only_looked_up(path, command) or not HERE.match(command):
             continue
         if "sim power-off" in command:
             command += " --help"  # test_demo.py cuts the power of a demo of its own
         if "ctl catalog rollback" in command:
             command += " --yes"  # nobody is at the terminal
+        if "server restore" in command:  # beside the server's own state, which it uses
+            command = re.sub(r" --(authority|state \S+)", "", command) + " --state restored --yes"
         if command.startswith("llmgw doctor"):
             command += "; [ $? -le 1 ]"  # warnings are not errors
             command = command.replace("llmgw doctor", "set +e; llmgw doctor") + "; set -e"
@@ -129,6 +161,7 @@ def test_the_commands_of_a_document_work(fleet: RunningFleet, place: Path, path:
     path = f"{place / 'bin'}:{place / 'proxmox' / 'bin'}:{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "NO_COLOR": "1"}
     env["LLMGW_PROVISION_ROOT"] = str(place / "proxmox" / "root")
+    env["LLMGW_SERVER__STATE"] = str(fleet.demo.state)  # for `llmgw server backup`
     env["LLMGW_STATE"] = str(fleet.demo.state)  # for `llmgw sim`, whatever other demo runs here
     done = subprocess.run(
         ["bash", "-c", "\n".join(script)],

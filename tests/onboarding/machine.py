@@ -1,159 +1,261 @@
-"""A machine to be made a control host: a folder for its root, and a systemd that keeps state and can fail."""
+"""A machine to onboard, below a folder: what the scripts find there, stand-ins for the programs that would change
+this host, and an `ssh` that runs commands as if on it and can fail as OpenSSH does.
+"""
 
 from __future__ import annotations
 
-import math
+import contextlib
+import io
+import json
 import os
-from collections.abc import Callable, Sequence
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from llmgw.cli.server_install import unit_arguments
-from llmgw.config.load import load_server_config
-from llmgw.config.server import ServerConfig
-from llmgw.onboarding.control_host import ControlWish, Installed, install
-from llmgw.onboarding.local_host import LocalHost, Ran
+import pytest
 
-NOW = 1_900_000_000.0
-SERVER = "llmgw-server.service"
-SOCKET = "llmgw-router.socket"
+from llmgw import __version__
+from llmgw.cli.onboard import main
+from llmgw.release.files import Kind, name_of
+
+REPOSITORY = Path(__file__).parents[2]
+Done = subprocess.CompletedProcess[str]
+_SSH = r"""#!/bin/sh
+# ssh of the tests: the command that stands last runs here, on the machine below LLMGW_TEST_MACHINE.
+machine=$LLMGW_TEST_MACHINE
+for word in "$@"; do last=$word; done
+printf '%s\n' "$*" >>"$machine/ssh.log"
+case " $* " in
+  *" -G "*) echo "stricthostkeychecking ${LLMGW_TEST_STRICT:-ask}"; exit 0 ;;
+  *" -O "*) exit 0 ;;
+esac
+if [ -f "$machine/ssh-fails" ]; then cat "$machine/ssh-fails" >&2; exit 255; fi
+if [ -f "$machine/breaks-at" ]; then
+  count=$(($(cat "$machine/breaks-at") - 1))
+  echo "$count" >"$machine/breaks-at"
+  if [ "$count" = 0 ]; then
+    rm "$machine/breaks-at"
+    # Half of what is sent arrives, and nothing of the answer.
+    head -c 2000 | LLMGW_ROOT=$machine/root PATH=$machine/bin:$PATH sh -c "$last" >/dev/null 2>&1
+    echo "client_loop: send disconnect: Broken pipe" >&2
+    exit 255
+  fi
+fi
+LLMGW_ROOT=$machine/root PATH=$machine/bin:$PATH exec sh -c "$last"
+"""
+_SYSTEMCTL = r"""#!/bin/sh
+# systemctl of the tests: keeps state, and runs the agent of the machine where it is asked to.
+machine=${LLMGW_ROOT%/root}
+printf '%s\n' "$*" >>"$machine/systemctl.log"
+agent="$machine/agent.pid"
+running() { [ -f "$agent" ] && kill -0 "$(cat "$agent")" 2>/dev/null; }
+begin() {
+  rm -f "$machine/failed"
+  if [ -f "$machine/runs-agents" ]; then
+    root=$LLMGW_ROOT
+    program=$root/usr/local/bin/llmgw
+    "$program" agent --config "$root/etc/llmgw/agent.yaml" </dev/null >>"$machine/agent.log" 2>&1 &
+    echo $! >"$agent"
+  elif [ -f "$machine/agent-fails" ]; then
+    touch "$machine/failed"
+  else
+    touch "$machine/active"
+  fi
+}
+end() { rm -f "$machine/active"; if running; then kill "$(cat "$agent")"; fi; }
+case " $* " in
+  *" is-active "*)
+    if [ -f "$machine/failed" ]; then echo failed; exit 3; fi
+    if running || [ -f "$machine/active" ]; then echo active; else echo inactive; exit 3; fi ;;
+  *" is-enabled "*) if [ -f "$machine/enabled" ]; then echo enabled; else echo disabled; exit 1; fi ;;
+  *" enable "*) touch "$machine/enabled" ;;
+  *" restart "*) end; begin ;;
+  *" start "*) begin ;;
+esac
+exit 0
+"""
+_UNAME = r"""#!/bin/sh
+machine=${LLMGW_ROOT%/root}
+case "$1" in
+  -n) cat "$machine/hostname" ;;
+  -m) cat "$machine/machine" ;;
+  *) exec /usr/bin/uname "$@" ;;
+esac
+"""
+_IP = r"""#!/bin/sh
+n=1
+while read -r interface address; do
+  echo "$n: $interface    inet $address/24 brd 0.0.0.0 scope global $interface"
+  n=$((n + 1))
+done <"${LLMGW_ROOT%/root}/addresses"
+"""
+_DATE = r"""#!/bin/sh
+[ "$*" = +%s ] || exec /usr/bin/date "$@"
+echo $(($(/usr/bin/date +%s) + $(cat "${LLMGW_ROOT%/root}/clock")))
+"""
+_TRUST = r"""#!/bin/sh
+echo "$(basename "$0") $*" >>"${LLMGW_ROOT%/root}/trust.log"
+"""
+_JOURNAL = r"""#!/bin/sh
+cat "${LLMGW_ROOT%/root}/agent.log" 2>/dev/null || echo "-- No entries --"
+"""
+_SINGLE = """#!/bin/sh
+# A release in one file, as far as install.sh knows one: it unpacks itself.
+[ "$1" = --unpack ] || exit 2
+mkdir -p "$2/bin"
+cat >"$2/bin/llmgw" <<'END'
+#!/bin/sh
+etc=$LLMGW_ROOT/etc/llmgw
+export LLMGW_AGENT__TLS__CA=$etc/ca.pem
+export LLMGW_AGENT__TLS__CERT=$etc/agent.pem LLMGW_AGENT__TLS__KEY=$etc/agent-key.pem
+export LLMGW_AGENT__SUPERVISOR__WORK_DIR=$LLMGW_ROOT/var/lib/llmgw-agent PYTHONPATH={repository}
+exec {python} -m llmgw "$@"
+END
+chmod 755 "$2/bin/llmgw"
+# {mark}
+"""
+
+
+_QUICK = """#!/bin/sh
+[ "$1" = --unpack ] || exit 2
+mkdir -p "$2/bin"
+cat >"$2/bin/llmgw" <<'END'
+#!/bin/sh
+# Answers at once what a node's program is asked; `refuses` and `findings.json` of the machine say how.
+machine=${{LLMGW_ROOT%/root}}
+case "$1" in
+  --version) echo "llmgw {version}" ;;
+  agent)
+    [ ! -f "$machine/refuses" ] || {{ echo "error: $4: line 3: no such key: fabric" >&2; exit 1; }}
+    echo "$4: good" ;;
+  doctor) cat "$machine/findings.json" ;;
+esac
+END
+chmod 755 "$2/bin/llmgw"
+# {mark}
+"""
 
 
 class Machine:
-    """`fails`: the commands (joined) that do not work, and what they say."""
+    """A bare machine called `node`, at 127.0.0.1, below `folder`."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        (root / "run/systemd/system").mkdir(parents=True)
-        (root / "usr/local/bin").mkdir(parents=True)
-        (root / "usr/local/bin/llmgw").write_text("the program\n")
-        self.users: set[str] = set()
-        self.passwd = ""
-        """What is in the user database of the user llmgw before anything is installed."""
-        self.fails: dict[str, str] = {}
-        self.ran: list[str] = []
-        self.busy: dict[int, str] = {}
-        self.elsewhere: set[str] = set()
-        """Addresses that are other machines'."""
-        self.journal = ""
-        self.active: dict[str, float] = {}
-        """Unit → when it was started."""
-        self.enabled: set[str] = set()
-        self.read: dict[str, str] = {}
-        """The unit files as systemd last read them."""
-        self.host = LocalHost(
-            root,
-            run=self._run,
-            ids=self._ids,
-            wall_of=lambda at: at,
-            listening=self.busy.get,
-            has_address=lambda host: host not in self.elsewhere,
+    def __init__(self, folder: Path, node: str = "node01", address: str = "127.0.0.1") -> None:
+        self.folder = folder
+        self.root = folder / "root"
+        self.node = node
+        self.address = address
+        self.server: str | None = "https://gateway.internal:8443"
+        """What --server is, unless the options say; None leaves it out."""
+        for place in ("etc", "opt", "run/systemd/system", "tmp", "usr/local/bin", "var/tmp", "var/lib"):
+            (self.root / place).mkdir(parents=True)
+        (self.root / "etc" / "os-release").write_text('PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n')
+        (folder / "hostname").write_text(f"{node}\n")
+        (folder / "machine").write_text(f"{platform.machine()}\n")
+        (folder / "addresses").write_text(f"lo 127.0.0.1\neno1 {address}\n")
+        (folder / "clock").write_text("0\n")
+        (folder / "findings.json").write_text('{"findings": [], "checks": ["configuration"]}')
+        self.sends_release = True
+        """Whether --binary names a file unless the options do; without it, this very program is sent."""
+        self.path = folder / "path"
+        _program(self.path / "ssh", _SSH)
+        for name, text in {
+            "systemctl": _SYSTEMCTL,
+            "uname": _UNAME,
+            "ip": _IP,
+            "date": _DATE,
+            "update-ca-certificates": _TRUST,
+            "journalctl": _JOURNAL,
+        }.items():
+            _program(folder / "bin" / name, text)
+
+    def release(self, mark: str = "", version: str = __version__, *, real: bool = False) -> Path:
+        """A file of a release in one file; another `mark` makes it another one of the same version. `real` runs
+        this very llmgw; otherwise it answers as one would, at once."""
+        path = self.folder / f"release{mark}" / name_of(Kind.SINGLE, version, platform.machine())
+        path.parent.mkdir(exist_ok=True)
+        given = {"repository": REPOSITORY, "python": sys.executable, "mark": mark, "version": version}
+        path.write_text((_SINGLE if real else _QUICK).format(**given))
+        return path
+
+    def etc(self, name: str) -> Path:
+        return self.root / "etc" / "llmgw" / name
+
+    def log(self, name: str) -> list[str]:
+        path = self.folder / f"{name}.log"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def restarts(self) -> int:
+        """How often the agent was started or restarted."""
+        return sum(" restart " in f" {line} " or " start " in f" {line} " for line in self.log("systemctl"))
+
+    def left_behind(self) -> list[str]:
+        """What of a run lies where temporary folders are made."""
+        return [
+            str(path) for folder in ("run", "tmp", "var/tmp") for path in (self.root / folder).glob("*.????????")
+        ]
+
+    def onboard(self, pki: Path, *options: str, real: bool = False, **env: str) -> Done:
+        """`llmgw onboard-node` as a process, through the `ssh` of the tests; --wait 0 unless `options` say."""
+        command = [sys.executable, "-m", "llmgw", "onboard-node", *self.arguments(pki, options, real=real)]
+        return subprocess.run(
+            command, env=self.env(**env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=110
         )
 
-    def install(self, *, dry_run: bool = False, **wish: object) -> Installed:
-        own = {"own_hosts": ("gw1.lan", "gw1", "10.0.0.1"), "own_name": "gw1.lan"}
-        return install(
-            ControlWish(**{**own, **wish}),  # type: ignore[arg-type]
-            self.host,
-            load=lambda path: load_server_config(path, {}),
-            router_arguments=unit_arguments,
-            now=NOW,
-            dry_run=dry_run,
-            say=lambda what: None,
-        )
+    def onboard_here(self, pki: Path, *options: str, **env: str) -> Done:
+        """The same without a process, from the same front door."""
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.env(**env).items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["llmgw-onboard-node", *self.arguments(pki, options)])
+            patch.setattr(sys, "stdin", io.StringIO())
+            with (
+                contextlib.redirect_stdout(out),
+                contextlib.redirect_stderr(err),
+                pytest.raises(SystemExit) as ended,
+            ):
+                main()
+        code = ended.value.code
+        assert isinstance(code, int)
+        return Done(list(options), code, out.getvalue(), err.getvalue())
 
-    def config(self) -> ServerConfig:
-        return load_server_config(self.root / "etc/llmgw/server.yaml", {})
+    def arguments(self, pki: Path, options: Sequence[str], *, real: bool = False) -> list[str]:
+        arguments = ["--node", self.node, "--pki", str(pki)]
+        for option, value in (
+            ("--addr", self.address),
+            ("--binary", str(self.release(real=real)) if self.sends_release else None),
+            ("--wait", "0"),
+            ("--server", self.server),
+        ):
+            arguments += [] if option in options or value is None else [option, value]
+        return [*arguments, *options]
 
-    def edit(self, change: Callable[[str], str]) -> None:
-        """The operator's hand on server.yaml."""
-        path = self.root / "etc/llmgw/server.yaml"
-        path.write_text(change(path.read_text()))
-
-    def text(self, path: str) -> str:
-        return (self.root / path.lstrip("/")).read_text()
-
-    def tree(self) -> dict[str, tuple[int, bytes | None]]:
-        """Every file and folder with its mode and content."""
+    def env(self, **more: str) -> dict[str, str]:
         return {
-            str(path.relative_to(self.root)): (
-                path.lstat().st_mode,
-                path.read_bytes() if path.is_file() else None,
-            )
-            for path in sorted(self.root.rglob("*"))
+            "PATH": f"{self.path}:{os.environ['PATH']}",
+            "HOME": str(self.folder),
+            "PYTHONPATH": str(REPOSITORY),
+            "LLMGW_TEST_MACHINE": str(self.folder),
+            "LLMGW_DEBUG": "1",
+            **more,
         }
 
-    def age(self, path: str, seconds: float) -> None:
-        """Have a file be so much older than now."""
-        at = NOW - seconds
-        os.utime(self.root / path.lstrip("/"), (at, at))
 
-    def _ids(self, owner: str) -> tuple[int, int] | None:
-        names = set(owner.split(":")) - {"root"}
-        return (os.getuid(), os.getgid()) if names <= self.users else None
+def report_of(done: Done) -> dict[str, Any]:
+    """What `-o json` printed."""
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
-    def _run(self, argv: Sequence[str], stdin: str | None) -> Ran:
-        command = " ".join(argv)
-        self.ran.append(command)
-        for part, said in self.fails.items():
-            if part in command:
-                return Ran(1, "", said)
-        match list(argv):
-            case ["getent", "group", _]:
-                return Ran(2, "", "")
-            case ["getent", "passwd", _]:
-                return Ran(0, self.passwd, "") if self.passwd else Ran(2, "", "")
-            case ["groupadd", *_, name]:
-                self.users.add(name)
-            case ["useradd", *_, name]:
-                self.users.add(name)
-            case ["journalctl", *_]:
-                return Ran(0, self.journal, "")
-            case ["systemctl", "show", *rest]:
-                return Ran(0, self._show(rest[rest.index("--") + 1 :]), "")
-            case ["systemctl", "daemon-reload"]:
-                self.read = self._units()
-            case ["systemctl", "enable", *rest]:
-                self.enabled |= set(rest[rest.index("--") + 1 :])
-                wants = self.root / "etc/systemd/system/multi-user.target.wants"
-                wants.mkdir(exist_ok=True)
-                for unit in self.enabled:
-                    (wants / unit).touch()
-            case ["systemctl", "disable", *rest]:
-                self.active.pop(rest[-1], None)
-                self.enabled.discard(rest[-1])
-                (self.root / "etc/systemd/system/multi-user.target.wants" / rest[-1]).unlink()
-            case ["systemctl", ("start" | "restart"), "--", unit]:
-                self._begin(unit)
-            case ["systemctl", "stop", "--", *units]:
-                for unit in units:
-                    self.active.pop(unit, None)
-            case _:
-                return Ran(127, "", f"what is {command}?")
-        return Ran(0, "", "")
 
-    def _begin(self, unit: str) -> None:
-        # Later than everything that was written until now; whole microseconds, as systemd counts.
-        newest = self.host.newest([f"/{name}" for name in self.tree()])
-        self.active[unit] = math.ceil(newest * 1_000_000) / 1_000_000
-        self.read = self.read or self._units()
+def changed_by(done: Done) -> list[str]:
+    """The steps that changed something, of a run with `-o json`."""
+    return [step["name"] for step in report_of(done)["steps"] if step["changed"]]
 
-    def _units(self) -> dict[str, str]:
-        folder = self.root / "etc/systemd/system"
-        return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("llmgw*/*.conf")} | {
-            p.name: p.read_text() for p in folder.glob("llmgw*") if p.is_file()
-        }
 
-    def _show(self, units: Sequence[str]) -> str:
-        blocks = []
-        unread = self._units() != self.read
-        for unit in units:
-            listen = self.read.get(f"{SOCKET}.d/listen.conf", "").rpartition("ListenStream=")[2].strip()
-            known = bool(self.read)
-            blocks.append(
-                f"Id={unit}\nActiveState={'active' if unit in self.active else 'inactive'}\n"
-                f"UnitFileState={('enabled' if unit in self.enabled else 'disabled') if known else ''}\n"
-                f"NeedDaemonReload={'yes' if known and unread else 'no'}\n"
-                f"ExecMainStartTimestampMonotonic={round(self.active.get(unit, 0) * 1_000_000)}\n"
-                + (f"Listen={listen} (Stream)\n" if unit == SOCKET else "")
-            )
-        return "\n".join(blocks)
+def _program(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)

@@ -25,7 +25,7 @@ from llmgw.pki.files import load_certificates
 from llmgw.pki.handout import write_files
 from llmgw.pki.tls import agents_server_context
 from llmgw.server.router_process import router_settings
-from tests.onboarding.machine import NOW, SERVER, SOCKET, Machine
+from tests.onboarding.control_machine import NOW, SERVER, SOCKET, Machine
 
 YEAR_S = 365 * 86400.0
 
@@ -353,7 +353,7 @@ def test_a_new_host_and_an_end_that_comes_near_mean_a_new_certificate(
     assert machine.install().changed == []
     assert not [what for what in done.changed if "restart" in what]
     assert machine.text("/etc/llmgw/server.pem") != first
-    monkeypatch.setattr("tests.onboarding.machine.NOW", NOW + 2.2 * YEAR_S)
+    monkeypatch.setattr("tests.onboarding.control_machine.NOW", NOW + 2.2 * YEAR_S)
     assert [what for what in machine.install().changed if "more days" in what]
     assert certificate_hosts(machine) == ["gw1.lan", "gw1", "10.0.0.1", "vip.lan"]
 

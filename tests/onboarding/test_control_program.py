@@ -11,7 +11,7 @@ import pytest
 from llmgw.onboarding.control_program import program, refuse_out_of_reach, running_program
 from llmgw.onboarding.local_host import ControlHostError, LocalHost, Ran, run_here
 from llmgw.release.files import ReleaseError
-from tests.onboarding.machine import Machine
+from tests.onboarding.control_machine import Machine
 
 
 def test_a_virtual_environment_is_linked_to_and_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def test_a_server_is_told_which_name_to_renew(authority: Authority, tmp_path: Pa
 
 
 def test_every_certificate_of_a_chain_is_looked_at(authority: Authority, tmp_path: Path) -> None:
-    peer = Peer("node01", "1".zfill(40), "1".zfill(40), None, 4e9, "root", None)
+    peer = Peer("node01", "1".zfill(40), "1".zfill(40), None, 4e9, "root", None, 0.0)
     renewer = Renewer(authority.renewal_cert_pem, authority.renewal_key_pem)
     path = tmp_path / "agent.pem"
     path.write_text(renewer.renew(make_csr("node01")[1], peer, NOW + 3640 * DAY))

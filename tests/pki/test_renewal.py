@@ -31,6 +31,7 @@ PEER = Peer(
     not_after=4e9,
     issuer="root",
     issuer_serial=None,
+    issued_at=0.0,
 )
 
 

@@ -16,7 +16,7 @@ from llmgw.router.anthropic.stream import StreamFilter
 from llmgw.router.endpoint import Endpoint
 from llmgw.router.errors import ApiError
 from llmgw.router.filters import AnswerFilter, BadAnswer
-from llmgw.router.request import Request
+from llmgw.router.request import read_request
 from llmgw.router.request_reader import BodyBudget
 from llmgw.router.response_parser import CHUNKED, ResponseHead
 
@@ -27,7 +27,7 @@ CHAT = b"/v1/chat/completions"
 def dialect(
     way: AnthropicWay = "auto", path: bytes = b"/v1/messages", bytes_max: int = 10_000
 ) -> tuple[MessagesDialect, BodyBudget]:
-    request = Request(b"POST", path, "1.1", [(b"host", b"g"), (b"accept-encoding", b"br")], keep_alive=True)
+    request = read_request(b"POST", path, "1.1", [(b"host", b"g"), (b"accept-encoding", b"br")], keep_alive=True)
     request.body = BODY
     budget = BodyBudget(bytes_max)
     return MessagesDialect(request, way, budget), budget

@@ -23,6 +23,8 @@ from llmgw.server.ids import RandomIds
 from llmgw.server.memory import StoreMemory
 from llmgw.server.store.secrets import hash_secret
 from llmgw.server.store.store import Store
+from llmgw.server.upgrades.releases import Releases
+from llmgw.server.upgrades.upgrades import Upgrades
 from tests.fleet.world import Machine, World
 
 NOW = 1_900_000_000.0
@@ -41,6 +43,9 @@ class Plane:
 
     async def post(self, path: str, **body: Any) -> httpx.Response:
         return await self._client.post(f"/api/v1/{path}", json=body)
+
+    async def put(self, path: str, content: bytes) -> httpx.Response:
+        return await self._client.put(f"/api/v1/{path}", content=content)
 
     async def delete(self, path: str) -> httpx.Response:
         return await self._client.delete(f"/api/v1/{path}")
@@ -82,6 +87,7 @@ async def plane(state: Path, config: Path | None = None) -> AsyncIterator[Plane]
         routers=list,
         problems=list,
         certificates=list,
+        upgrades=Upgrades(hub, store, Releases(state), release_key=state / "release.pub"),
     )
     transport = httpx.ASGITransport(create_admin_app(backend, secure=True), client=("127.0.0.1", 1))
     headers = {"authorization": f"Bearer {TOKEN}"}

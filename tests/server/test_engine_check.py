@@ -22,6 +22,8 @@ from llmgw.server.hub import Clock, Hub
 from llmgw.server.hub_error import HubError
 from llmgw.server.ids import RandomIds
 from llmgw.server.node_questions import HELP_REQUESTS_MAX
+from llmgw.server.upgrades.releases import Releases
+from llmgw.server.upgrades.upgrades import Upgrades
 from tests.engines.help_texts import options_of, whole_help, without
 from tests.server.test_metrics import Forgetful
 
@@ -52,6 +54,7 @@ class Fleet:
             routers=list,
             problems=list,
             certificates=list,
+            upgrades=Upgrades(self.hub, store, Releases(Path("/none")), release_key=Path("/none")),
         )
         message = Register(
             node_id="node01",

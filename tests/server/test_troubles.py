@@ -209,16 +209,30 @@ def test_scaling_warns_only_of_what_cannot_be(with_plane: WithPlane) -> None:
     with_plane(body)
 
 
-def test_a_node_that_is_there_is_not_removed_since_it_would_join_again(with_plane: WithPlane) -> None:
+def test_what_a_node_that_is_not_heard_holds_is_given_up_only_by_force(with_plane: WithPlane) -> None:
     async def body(plane: Plane) -> None:
-        assert "drain n1" in await plane.refused(await plane.delete("nodes/n1"), 409, "serving")
+        plane.hub.fleet.nodes["n1"].state = NodeState.UNREACHABLE
+        message = await plane.refused(await plane.delete("nodes/n1"), 409, "serving")
+        assert "--force gives them up" in message
+        await plane.refused(await plane.delete("nodes/n1?force=2"), 400, "bad-request")
+        assert (await plane.delete("nodes/n1?force=1")).status_code == 200
+        assert "n1" not in plane.hub.fleet.nodes
+
+    with_plane(body)
+
+
+def test_a_node_that_is_there_is_removed_only_when_it_is_drained_and_empty(with_plane: WithPlane) -> None:
+    async def body(plane: Plane) -> None:
+        plane.store.put_node("n1", NOW)
+        assert "drain n1" in await plane.refused(await plane.delete("nodes/n1"), 409, "not-drained")
         await plane.post("scale", model="a", replicas=0, confirmed=True)
         for replica in list(plane.hub.fleet.replicas.values()):
             del plane.hub.fleet.replicas[replica.replica_id]
-        message = await plane.refused(await plane.delete("nodes/n1"), 409, "still-there")
-        assert "stop the agent there" in message
-        plane.hub.fleet.nodes["n1"].state = NodeState.UNREACHABLE
-        assert (await plane.delete("nodes/n1")).json()["message"] == "n1 is removed; its history stays"
+        message = await plane.refused(await plane.delete("nodes/n1"), 409, "not-drained")
+        assert "n1 is ready and not drained" in message
+        drained = await plane.post("nodes/n1/drain")
+        assert drained.status_code == 200, drained.text
+        assert "its history stays" in (await plane.delete("nodes/n1")).json()["message"]
         assert "n1" not in plane.hub.fleet.nodes
 
     with_plane(body)

@@ -9,6 +9,7 @@ import asyncio
 
 import msgspec
 
+import llmgw
 from llmgw.messages.agent import Inventory, Poll, Register, Report
 from llmgw.pki.renewal import renew_after
 from tests.simulation.breaking import Breaker, Kind
@@ -79,7 +80,7 @@ class CertificateFaults(Breaker):
                     instance="impostor",
                     instance_started_at=self._world.now + 1e6,
                     counter=1,
-                    version="simulated",
+                    version=llmgw.__version__,
                     inventory=Inventory(),
                 ),
             )

@@ -6,6 +6,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
+import llmgw
 from llmgw.agent.certificates import CertificateKeeper
 from llmgw.agent.conversation import Life
 from llmgw.agent.loop import AgentLoop
@@ -137,7 +138,7 @@ class Machine:
             heartbeat_interval_s=HEARTBEAT_S,
             reconnect_base_s=RECONNECT_BASE_S,
             reconnect_max_s=RECONNECT_MAX_S,
-            version="simulated",
+            version=llmgw.__version__,
         )
         certificates = CertificateKeeper(
             node_id=self.node_id,

@@ -73,7 +73,7 @@ class Operators(Breaker):
                 elif what in ("cordon", "uncordon"):
                     await backend.cordon(node_id, what == "cordon", by="sim")
                 elif what == "remove":
-                    await backend.remove_node(node_id, by="sim")
+                    await backend.remove_node(node_id, force=rng.random() < 0.5, by="sim")
                 elif what == "restart":
                     if hub.fleet.replicas:
                         await backend.restart(rng.choice(list(hub.fleet.replicas)), by="sim")

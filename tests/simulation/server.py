@@ -7,10 +7,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+import llmgw
 from llmgw.fleet.actions import StopRollout
 from llmgw.fleet.carry_out import Effects
 from llmgw.fleet.events import Event
@@ -28,6 +30,8 @@ from llmgw.server.memory import StoreMemory, known_lives, known_nodes
 from llmgw.server.prober import LOOK_S, Prober
 from llmgw.server.rollback import roll_back
 from llmgw.server.routers import GREETING_WAIT_S
+from llmgw.server.upgrades.releases import Releases
+from llmgw.server.upgrades.upgrades import Upgrades
 from tests.simulation.certificates import Credential
 from tests.simulation.process import Process
 from tests.simulation.store import Disk, SimStore
@@ -212,6 +216,8 @@ class SimServer:
         process.spawn(self._write(store))
         hub.start_settling()
         self.hub, self.store = hub, store
+        # Agents here run no program that could be replaced: nothing of this is ever started.
+        upgrades = Upgrades(hub, store, Releases(Path("/nowhere")), release_key=Path("/nowhere"))
         self.backend = Backend(
             hub,
             store,
@@ -222,13 +228,15 @@ class SimServer:
             routers=lambda: [],
             problems=lambda: [],
             certificates=lambda: [],
+            upgrades=upgrades,
         )
         self._agents = AgentsApi(
             hub,
             clock=hub.clock,
             revocations=world.authority.revocations,
             renewer=world.authority.renewer,
-            server_version="simulated",
+            server_version=llmgw.__version__,
+            upgrades=upgrades,
         ).app()
         world.invariants.server_started(hub)
         process.spawn(decide(hub))

@@ -56,7 +56,7 @@ async def test_everything_acknowledged_survives_kill_9(tmp_path: Path) -> None:
         assert stored == set(range(len(stored))), "a later transition without an earlier one"
         if len(stored) == acknowledged:
             assert cordoned == ((acknowledged // 20) % 2 == 1)
-        await store.remove_node("node01")
+        await store.remove_node("node01", 2.0)
         await store.flush()
         await store._commit(lambda connection: connection.exec_driver_sql("DELETE FROM history"), lambda _: None)
         await store.close()

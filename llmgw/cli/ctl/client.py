@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 5.0
 # The server itself waits for an agent when it is asked for an engine's output.
 READ_TIMEOUT_S = 60.0
+PIECE_BYTES = 256 * 1024
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 
 Shape = TypeVar("Shape")
@@ -34,10 +37,12 @@ class NoNameError(SentenceError):
 class AdminClient:
     """The admin API of one server. Use as a context manager."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, *, patience_s: float | None = None) -> None:
+        """`patience_s`: the longest that anything may take, where that is less than usual."""
         import httpx
 
         self.target = target
+        self._patience_s = patience_s
         verify = _tls_context(target) if target.url.startswith("https:") else False
         try:
             self._http = self._client(target, verify)
@@ -73,9 +78,35 @@ class AdminClient:
         """The answer to a change, for which the server takes less than `timeout_s`."""
         return self._ask("POST", path, {}, body, timeout_s)
 
-    def delete(self, path: str) -> Any:
+    def put_file(self, path: str, file: Path, told: Callable[[int], None]) -> Any:
+        """The answer to a file's content, sent in pieces; `told` hears how many bytes are on their way. Raises
+        OSError when the file cannot be read.
+        """
+        import httpx
+
+        def pieces() -> Iterator[bytes]:
+            sent = 0
+            with file.open("rb") as opened:
+                while piece := opened.read(PIECE_BYTES):
+                    yield piece
+                    sent += len(piece)
+                    told(sent)
+
+        asked = f"PUT /api/v1/{path}"
+        try:
+            request = self._http.build_request(
+                "PUT",
+                f"api/v1/{path}",
+                content=pieces(),
+                headers={"content-type": "application/octet-stream", "content-length": str(file.stat().st_size)},
+            )
+            return self._answer(request, asked)
+        except httpx.HTTPError as error:
+            raise transport_failure(error, self.target, asked) from error
+
+    def delete(self, path: str, **parameters: str | int) -> Any:
         """The answer to a removal."""
-        return self._ask("DELETE", path, {})
+        return self._ask("DELETE", path, dict(parameters))
 
     def _ask(
         self,
@@ -98,17 +129,22 @@ class AdminClient:
                 params=parameters or None,
                 content=content,
                 headers=headers,
-                timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+                timeout=self._patience_s or httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             )
-            response = self._http.send(request, stream=True)
-            try:
-                raw = self._read(response)
-            finally:
-                response.close()
+            return self._answer(request, asked)
         except (UnicodeEncodeError, httpx.InvalidURL):
             raise NoNameError("a name on the command line holds bytes that are not text") from None
         except httpx.HTTPError as error:
             raise transport_failure(error, self.target, asked) from error
+
+    def _answer(self, request: httpx.Request, asked: str) -> Any:
+        import msgspec
+
+        response = self._http.send(request, stream=True)
+        try:
+            raw = self._read(response)
+        finally:
+            response.close()
         content_type = response.headers.get("content-type", "")
         if not response.is_success:
             location = response.headers.get("location", "")

@@ -13,6 +13,7 @@ import typer
 
 from llmgw.cli.ctl import cells
 from llmgw.cli.ctl.client import segment, shaped
+from llmgw.cli.ctl.completion import node_names
 from llmgw.cli.ctl.options import Ctl, command, note
 from llmgw.cli.errors import EXIT_INTERRUPTED
 from llmgw.cli.output import Column, plain, print_json, print_table
@@ -30,7 +31,10 @@ KEPT_DEFAULT = 100
 # The server answers at the latest after this long; a test without change is no test without progress.
 WAIT_S = 20
 
-NODES = Annotated[list[str] | None, typer.Argument(metavar="[A B]", help="Two nodes.", show_default=False)]
+NODES = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[A B]", help="Two nodes.", show_default=False, autocompletion=node_names),
+]
 ALL_PAIRS = Annotated[bool, typer.Option("--all-pairs", help="Every node of the fabric with every other.")]
 FABRIC = Annotated[
     str | None,

@@ -11,6 +11,7 @@ import typer
 
 from llmgw.cli.ctl import cells
 from llmgw.cli.ctl.client import AdminClient, segment, shaped
+from llmgw.cli.ctl.completion import fabric_names
 from llmgw.cli.ctl.options import Ctl, command, group_options, note
 from llmgw.cli.output import Column, format_age, plain, print_table
 from llmgw.config.errors import SentenceError
@@ -22,7 +23,9 @@ app = typer.Typer()
 fabric_app = typer.Typer(no_args_is_help=True, help="One fabric: how it is cabled, and what has changed.")
 fabric_app.callback()(group_options)
 
-NAME = Annotated[str, typer.Argument(metavar="NAME", help="A fabric's name, or its id.")]
+NAME = Annotated[
+    str, typer.Argument(metavar="NAME", help="A fabric's name, or its id.", autocompletion=fabric_names)
+]
 
 
 @command(app, "fabrics")

@@ -16,11 +16,13 @@ from llmgw.cli.ctl import (
     keys,
     logs,
     models,
+    node_remove,
     nodes,
     release,
     replicas,
     status,
     tokens,
+    upgrade,
     usage,
 )
 from llmgw.cli.ctl.options import group_options
@@ -35,10 +37,23 @@ app = typer.Typer(
 app.callback()(group_options)
 
 # In the order of a day's work.
-for group in (status, nodes, replicas, fabrics, fabric_test, models, catalog, history, usage, logs, engine_check):
+for group in (
+    status,
+    nodes,
+    replicas,
+    fabrics,
+    fabric_test,
+    models,
+    catalog,
+    history,
+    usage,
+    logs,
+    engine_check,
+    upgrade,
+):
     app.add_typer(group.app)
 app.add_typer(catalog.catalog_app, name="catalog")
-app.add_typer(nodes.node_app, name="node")
+app.add_typer(node_remove.node_app, name="node")
 app.add_typer(fabrics.fabric_app, name="fabric")
 app.add_typer(keys.app, name="keys")
 app.add_typer(tokens.app, name="token")

@@ -9,6 +9,7 @@ import typer
 
 from llmgw.cli.ctl import cells
 from llmgw.cli.ctl.client import shaped
+from llmgw.cli.ctl.completion import model_names
 from llmgw.cli.ctl.failures import RefusedError
 from llmgw.cli.ctl.names import model_and_profile
 from llmgw.cli.ctl.options import Ctl, command, note
@@ -54,7 +55,12 @@ def models(
 
 
 @command(app, "explain")
-def explain(ctl: Ctl, model: Annotated[str, typer.Argument(metavar="MODEL", help="A name or an alias.")]) -> None:
+def explain(
+    ctl: Ctl,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A name or an alias.", autocompletion=model_names)
+    ],
+) -> None:
     """Say why a model runs where it does, or why it does not run."""
     from llmgw.messages.admin import ExplainView
 
@@ -67,7 +73,12 @@ def explain(ctl: Ctl, model: Annotated[str, typer.Argument(metavar="MODEL", help
 def scale(
     ctl: Ctl,
     model: Annotated[
-        str, typer.Argument(metavar="MODEL[/PROFILE]", help="The profile may be left out when there is one.")
+        str,
+        typer.Argument(
+            metavar="MODEL[/PROFILE]",
+            help="The profile may be left out when there is one.",
+            autocompletion=model_names,
+        ),
     ],
     replicas: Annotated[int, typer.Argument(metavar="N", min=0, max=1000, help="Replicas that are wanted.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Also if much of what serves is stopped.")] = False,

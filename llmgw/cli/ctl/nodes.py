@@ -1,8 +1,7 @@
-"""`llmgw ctl nodes`, `cordon`, `uncordon`, `drain`, `undrain`, and `node remove`."""
+"""`llmgw ctl nodes`, `cordon`, `uncordon`, `drain`, `undrain`."""
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from llmgw.cli.ctl import cells
 from llmgw.cli.ctl.client import AdminClient, node_segment, shaped
+from llmgw.cli.ctl.completion import node_names
 from llmgw.cli.ctl.options import Ctl, command, note
 from llmgw.cli.ctl.patience import Patience
 from llmgw.cli.output import Column, format_age, print_table
@@ -19,27 +19,31 @@ if TYPE_CHECKING:
     from llmgw.messages.admin import NodeView
 
 app = typer.Typer()
-node_app = typer.Typer(no_args_is_help=True, help="Remove a node that is gone.")
 
 CERTIFICATE_SOON_S = 14 * 86400.0
 DRAIN_POLL_S = 0.5
 # How many looks in a row must find nothing but the unmovable before a drain counts as stuck.
 STUCK_LOOKS = 4
 
-NODE = Annotated[str, typer.Argument(metavar="NODE", help="The node's id: its host name.")]
+NODE = Annotated[
+    str, typer.Argument(metavar="NODE", help="The node's id: its host name.", autocompletion=node_names)
+]
 
 
 @command(app, "nodes")
 def nodes(
     ctl: Ctl,
-    node: Annotated[str | None, typer.Argument(metavar="NODE", help="Only this node, in full.")] = None,
+    node: Annotated[
+        str | None, typer.Argument(metavar="NODE", help="Only this node, in full.", autocompletion=node_names)
+    ] = None,
 ) -> None:
     """Show the nodes: state, GPUs, fabrics, and what is wrong with them."""
     from llmgw.messages.admin import NodeView
 
     with ctl.connect() as api:
         if node is None:
-            ctl.show(api.get("nodes"), lambda value: _print_nodes(shaped(value, list[NodeView])))
+            server = "" if ctl.as_json else str(api.get("server").get("version", ""))
+            ctl.show(api.get("nodes"), lambda value: _print_nodes(shaped(value, list[NodeView]), server))
         else:
             ctl.show(api.get(f"nodes/{node_segment(node)}"), lambda value: _print_node(shaped(value, NodeView)))
 
@@ -71,7 +75,7 @@ def drain(
     with ctl.connect() as api:
         ctl.show_done(api.post(f"nodes/{node_segment(node)}/drain", {"force": force}))
         if wait:
-            _wait_until_empty(api, node)
+            wait_until_empty(api, node)
 
 
 @command(app, "undrain")
@@ -81,27 +85,7 @@ def undrain(ctl: Ctl, node: NODE) -> None:
         ctl.show_done(api.post(f"nodes/{node_segment(node)}/undrain"))
 
 
-@command(node_app, "remove")
-def remove(
-    ctl: Ctl, node: NODE, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False
-) -> None:
-    """Remove a node that never comes back; what it held is rebuilt elsewhere, and its history stays.
-
-    Of one that is to go: drain it, stop its agent, then remove it. To keep one out: `llmgw ctl cert revoke NODE`.
-    """
-    from llmgw.messages.admin import NodeView
-
-    with ctl.connect() as api:
-        if not yes:
-            view = shaped(api.get(f"nodes/{node_segment(node)}"), NodeView)
-            if not sys.stdin.isatty():
-                raise typer.BadParameter("without a terminal to ask on, removing a node needs --yes")
-            runs = f"it runs {cells.listed(view.replicas)}" if view.replicas else "it runs nothing"
-            typer.confirm(f"{view.node_id} is {view.state} and {runs}. Remove it?", abort=True, err=True)
-        ctl.show_done(api.delete(f"nodes/{node_segment(node)}"))
-
-
-def _wait_until_empty(api: AdminClient, node: str) -> None:
+def wait_until_empty(api: AdminClient, node: str) -> None:
     """Return when no replica is left on the node; raise when the drain is taken back or cannot go on."""
     from llmgw.messages.admin import NodeView
 
@@ -129,7 +113,7 @@ def _settling(api: AdminClient) -> bool:
     return bool(api.get("server").get("settling"))
 
 
-def _print_nodes(views: list[NodeView]) -> None:
+def _print_nodes(views: list[NodeView], server: str) -> None:
     columns: list[str | Column] = [
         "node",
         Column("state", state=True),
@@ -140,10 +124,10 @@ def _print_nodes(views: list[NodeView]) -> None:
         "version",
         "notes",
     ]
-    print_table(columns, [_row(view) for view in views], empty="no node has registered yet")
+    print_table(columns, [_row(view, server) for view in views], empty="no node has registered yet")
 
 
-def _row(view: NodeView) -> list[str]:
+def _row(view: NodeView, server: str) -> list[str]:
     heard = cells.NONE if view.last_heard_s is None else f"{format_age(view.last_heard_s)} ago"
     fabrics = [fabric.name if fabric.usable else f"{fabric.name} (unusable)" for fabric in view.fabrics]
     return [
@@ -154,7 +138,7 @@ def _row(view: NodeView) -> list[str]:
         str(len(view.replicas)),
         heard,
         cells.text(view.version),
-        _notes(view),
+        _notes(view, server),
     ]
 
 
@@ -169,8 +153,10 @@ def _gpus(view: NodeView) -> str:
     return f"{len(view.gpus_in_use)} of {usable} in use{broken}" if view.gpus else "none"
 
 
-def _notes(view: NodeView) -> str:
+def _notes(view: NodeView, server: str) -> str:
     notes = [cells.text(view.reason)] if view.reason else []
+    if view.version and server and view.version != server:
+        notes.append(f"its agent is llmgw {cells.text(view.version)}, the server {cells.text(server)}")
     if view.drain_left:
         notes.append(f"cannot be moved: {len(view.drain_left)}: ctl nodes {view.node_id}")
     serious = [finding for finding in view.findings if finding.severity != "info"]

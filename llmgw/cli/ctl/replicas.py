@@ -9,6 +9,7 @@ import typer
 
 from llmgw.cli.ctl import cells
 from llmgw.cli.ctl.client import AdminClient, segment, shaped
+from llmgw.cli.ctl.completion import model_names, replica_names
 from llmgw.cli.ctl.names import replica_named
 from llmgw.cli.ctl.options import Ctl, command
 from llmgw.cli.output import Column, format_age, print_table
@@ -20,16 +21,27 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-REPLICA = Annotated[str, typer.Argument(metavar="REPLICA", help="Its id, or a beginning that only it has.")]
+REPLICA = Annotated[
+    str,
+    typer.Argument(
+        metavar="REPLICA", help="Its id, or a beginning that only it has.", autocompletion=replica_names
+    ),
+]
 
 
 @command(app, "replicas")
 def replicas(
     ctl: Ctl,
     replica: Annotated[
-        str | None, typer.Argument(metavar="REPLICA", help="Only this replica, with its shards.")
+        str | None,
+        typer.Argument(
+            metavar="REPLICA", help="Only this replica, with its shards.", autocompletion=replica_names
+        ),
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", metavar="MODEL", help="Only this model's.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="MODEL", help="Only this model's.", autocompletion=model_names),
+    ] = None,
 ) -> None:
     """Show the replicas: where they run, whether requests go there, and why not."""
     from llmgw.messages.admin import ModelView, ReplicaView

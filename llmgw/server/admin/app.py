@@ -16,6 +16,7 @@ from llmgw.server.admin.backend import AdminBackend, AdminError
 from llmgw.server.admin.fabric_tests import FabricTestRoutes
 from llmgw.server.admin.keys import KeyRoutes
 from llmgw.server.admin.reads import Reads
+from llmgw.server.admin.upgrades import UpgradeRoutes
 from llmgw.server.admin.usage import UsageRoutes
 from llmgw.server.admin.writes import Writes
 from llmgw.server.pages.routes import page_routes
@@ -58,6 +59,7 @@ def create_admin_app(
             Route(f"{api}/replicas/{{replica}}/restart", writes.restart, methods=["POST"]),
             Route(f"{api}/fabrics", reads.fabrics, methods=["GET"]),
             *FabricTestRoutes(backend).routes(api),
+            *UpgradeRoutes(backend).routes(api),
             Route(f"{api}/fabrics/{{fabric}}/changes", reads.fabric_changes, methods=["GET"]),
             Route(f"{api}/fabrics/{{fabric}}/map", reads.fabric_map, methods=["GET"]),
             Route(f"{api}/fabrics/{{fabric}}/accept", writes.accept_fabric, methods=["POST"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Protocol
 
 from llmgw.fabric.report import FabricReport
@@ -32,6 +32,7 @@ from llmgw.messages.admin_fabrics import FabricChanges, FabricView
 from llmgw.messages.admin_keys import CreateKey, KeyView, LimitKey, NewKey
 from llmgw.messages.fabric_test_views import FabricTestResult, FabricTestView, StartFabricTest
 from llmgw.messages.topology import FabricSummary, TopologyView
+from llmgw.messages.upgrade_views import StartUpgrade, UpgradeView
 from llmgw.messages.usage_views import UsageView
 
 
@@ -84,6 +85,24 @@ class AdminFabricTests(Protocol):
 
     def kept(self, *, fabric: str | None, node: str | None, limit: int) -> list[FabricTestResult]:
         """Results of all tests that are kept, newest first."""
+        ...
+
+
+class AdminUpgrades(Protocol):
+    """Upgrades of the agents as the admin API sees them. Without an id: the last one."""
+
+    async def receive(self, sha256: str, chunks: AsyncIterator[bytes]) -> Done:
+        """Keep a release's file, which has this SHA-256."""
+        ...
+
+    async def start(self, wish: StartUpgrade, *, by: str) -> UpgradeView: ...
+
+    async def view(self, upgrade_id: str | None, *, seen: int | None, wait_s: float) -> UpgradeView:
+        """How an upgrade stands; with `seen`, when it is another change."""
+        ...
+
+    async def cancel(self, upgrade_id: str | None, *, by: str) -> Done:
+        """Begin with no further node."""
         ...
 
 
@@ -160,6 +179,9 @@ class AdminBackend(Protocol):
     def fabric_tests(self) -> AdminFabricTests: ...
 
     @property
+    def upgrades(self) -> AdminUpgrades: ...
+
+    @property
     def drawings(self) -> AdminDrawings: ...
 
     @property
@@ -203,7 +225,7 @@ class AdminBackend(Protocol):
 
     async def undrain(self, node_id: str, *, by: str) -> Done: ...
 
-    async def remove_node(self, node_id: str, *, by: str) -> Done: ...
+    async def remove_node(self, node_id: str, *, force: bool, by: str) -> Done: ...
 
     async def authenticate(self, token: str) -> str | None:
         """The token's name, or None. Constant-time over the stored hashes."""

@@ -90,9 +90,11 @@ class Writes:
         return answer(await self._backend.undrain(node, by=_by(request)))
 
     async def remove_node(self, request: Request) -> Response:
+        border.only_parameters(request, "force")
         node = border.node_id(request)
-        await _bare(request)
-        return answer(await self._backend.remove_node(node, by=_by(request)))
+        await border.no_body(request)
+        force = border.whole_number(request, "force", 0, 0, 1) == 1
+        return answer(await self._backend.remove_node(node, force=force, by=_by(request)))
 
     async def remove_weights(self, request: Request) -> Response:
         border.only_parameters(request)

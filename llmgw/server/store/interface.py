@@ -212,19 +212,23 @@ class StoreInterface(ABC):
             since = (known.draining_at or now) if draining else None
             self._put_flags(msgspec.structs.replace(known, draining_at=since, drain_forced=forced))
 
-    async def remove_node(self, node_id: str) -> None:
-        """Forget a node, its flags and its fabrics; its history stays. One that is not kept changes nothing.
+    def removed_at(self, node_id: str) -> float | None:
+        """When a node of that name was removed last; None when none was."""
+        return self._kept.removed_nodes.get(node_id)
+
+    async def remove_node(self, node_id: str, now: float) -> None:
+        """Forget a node, its flags and its fabrics; its history stays, and that it was removed.
 
         Raises StoreError when the disk does not take it: nothing is forgotten then, now or later.
         """
 
         def forget(_deleted: None) -> None:
+            self._kept.removed_nodes[node_id] = now
             self._kept.nodes.pop(node_id, None)
             for key in [key for key in self._kept.fabrics if key[0] == node_id]:
                 del self._kept.fabrics[key]
 
-        if node_id in self._kept.nodes:
-            await self._commit(partial(writes.delete_node, node_id=node_id), forget)
+        await self._commit(partial(writes.delete_node, node_id=node_id, removed_at=now), forget)
 
     def _node(self, node_id: str) -> NodeRecord:
         node = self._kept.nodes.get(node_id)

@@ -58,6 +58,24 @@ def prepare(path: Path, now: float, migrations: Path | None = None) -> None:
         raise explain(error, path) from error
 
 
+def check_known(path: Path, called: str, migrations: Path | None = None) -> None:
+    """Raise StoreError for a database that `prepare` would refuse, such as one that a newer llmgw wrote.
+
+    `called` takes the path's place in the sentence.
+    """
+    migrations = migrations or migrations_folder()
+    try:
+        script = ScriptDirectory(str(migrations))
+        engine = migrating_engine(path)
+        with engine.connect() as connection:
+            known = {revision.revision for revision in script.walk_revisions()}
+            _current_revision(connection, called, known, "install that version first, and restore with it")
+    except StoreError:
+        raise
+    except Exception as error:
+        raise explain(error, path) from error
+
+
 def _migrate(connection: Connection, path: Path, now: float, migrations: Path) -> None:
     config = Config()
     # Config reads its values with interpolation, in which a percent sign is doubled.
@@ -65,7 +83,14 @@ def _migrate(connection: Connection, path: Path, now: float, migrations: Path) -
     config.attributes["connection"] = connection
     script = ScriptDirectory.from_config(config)
     newest = script.get_current_head()
-    current = _current_revision(connection, path, {revision.revision for revision in script.walk_revisions()})
+    known = {revision.revision for revision in script.walk_revisions()}
+    current = _current_revision(
+        connection,
+        str(path),
+        known,
+        f"install that version again, or put one of {path.name}.backup-* from before the upgrade back with "
+        "`llmgw server restore FILE`",
+    )
     connection.rollback()
     if current == newest:
         return
@@ -76,14 +101,14 @@ def _migrate(connection: Connection, path: Path, now: float, migrations: Path) -
     log.info("store migrated", path=str(path), schema_before=current, schema=newest)
 
 
-def _current_revision(connection: Connection, path: Path, known: set[str]) -> str | None:
+def _current_revision(connection: Connection, called: str, known: set[str], newer_remedy: str) -> str | None:
     """The schema that the file has; None for a new one. Raises StoreError for one that is not ours to touch."""
     current = MigrationContext.configure(connection).get_current_revision()
     tables = set(inspect(connection).get_table_names())
     if current is None:
         if tables - {"alembic_version"}:
             raise StoreError(
-                f"{path} is an SQLite database of some other program (it has a table {min(tables)})",
+                f"{called} is an SQLite database of some other program (it has a table {min(tables)})",
                 "move it away or set state to another folder",
             )
         return None
@@ -92,8 +117,8 @@ def _current_revision(connection: Connection, path: Path, known: set[str]) -> st
         if "facts" in tables:
             writer = connection.scalar(select(facts.c.value).where(facts.c.key == "version"))
         raise StoreError(
-            f"{path} was written by a newer llmgw ({writer or 'of unknown version'}, schema {current}) than this "
-            f"one ({llmgw.__version__})",
-            f"install that version again, or put back one of {path.name}.backup-* from before the upgrade",
+            f"{called} was written by a newer llmgw ({writer or 'of unknown version'}, schema {current}) than "
+            f"this one ({llmgw.__version__})",
+            newer_remedy,
         )
     return current

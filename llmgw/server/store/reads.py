@@ -41,6 +41,7 @@ def begin_epoch(connection: Connection, now: float, version: str) -> Kept:
             row.serial: Revocation(serial=row.serial, revoked_at=row.revoked_at)
             for row in connection.execute(select(schema.revocations))
         },
+        removed_nodes={row.id: row.removed_at for row in connection.execute(select(schema.removed_nodes))},
         fabric_tests=deque(_fabric_tests(connection), maxlen=FABRIC_TESTS_KEPT),
         physical_fabrics=fabric_rows.known_fabrics(connection),
         api_keys=key_rows.kept_keys(connection),

@@ -86,6 +86,8 @@ class Kept(msgspec.Struct, kw_only=True):
     """Revoked ones are not in it."""
     revocations: dict[str, Revocation]
     """Serial → record."""
+    removed_nodes: dict[str, float]
+    """Node id → when an operator removed it last."""
     fabric_tests: deque[FabricTestResult]
     """The newest results, oldest first."""
     physical_fabrics: dict[str, PhysicalFabricRecord] = {}

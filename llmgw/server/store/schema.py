@@ -123,6 +123,14 @@ revocations = Table(
     Column("revoked_at", Float, nullable=False),
 )
 
+# Nodes that operators have removed: certificates that were issued before are refused (pki/revocation.py).
+removed_nodes = Table(
+    "removed_nodes",
+    metadata,
+    Column("id", String(63), primary_key=True),
+    Column("removed_at", Float, nullable=False),
+)
+
 facts = Table(
     "facts",
     metadata,

@@ -85,10 +85,12 @@ def update_flags(connection: Connection, node: NodeRecord) -> None:
     )
 
 
-def delete_node(connection: Connection, node_id: str) -> None:
-    """Forget a node and its fabrics. History, revocations and tokens stay."""
+def delete_node(connection: Connection, node_id: str, removed_at: float) -> None:
+    """Forget a node and its fabrics, but not that it was removed. History, revocations and tokens stay."""
     connection.execute(delete(schema.node_fabrics).where(schema.node_fabrics.c.node_id == node_id))
     connection.execute(delete(schema.nodes).where(schema.nodes.c.id == node_id))
+    connection.execute(delete(schema.removed_nodes).where(schema.removed_nodes.c.id == node_id))
+    connection.execute(insert(schema.removed_nodes).values(id=node_id, removed_at=removed_at))
 
 
 def put_fabric(connection: Connection, fabric: FabricRecord) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench.figures import Figures
-from tests.bench.router.features import EVERYTHING, FEATURES, NOTHING
+from tests.bench.router.features import EVERYTHING, FEATURES, costs_us
 from tests.bench.router.goals import DIRECT, GOALS, median
 from tests.bench.router.leaving import LEAVINGS
 from tests.bench.router.measurement import Measurement
@@ -107,19 +107,18 @@ def _left(found: Measurement | None) -> str:
 
 
 def _features(measurements: Sequence[Measurement]) -> Table:
-    rounds: dict[int, dict[str, float]] = {}
-    for each in measurements:
-        if each.suite == "features" and each.cpu_us is not None:
-            rounds.setdefault(each.round, {})[each.target] = each.cpu_us
     rows = []
     named = {name: about for name, (about, _) in FEATURES.items()} | {
         EVERYTHING: "all that is on in the suites above"
     }
     for name, about in named.items():
-        costs = [found[name] - found[NOTHING] for found in rounds.values() if name in found and NOTHING in found]
+        costs = costs_us(measurements, name)
         if costs:
-            rows.append([name, about, f"{statistics.median(costs):+.1f}"])
-    return ["", "", "µs"], rows
+            low, _, high = statistics.quantiles(costs, n=4) if len(costs) > 1 else costs * 3
+            rows.append(
+                [name, about, f"{statistics.median(costs):+.1f}", f"{low:+.1f} to {high:+.1f}", str(len(costs))]
+            )
+    return ["", "", "µs", "the middle half of its turns", "turns"], rows
 
 
 def _short(value: float) -> str:

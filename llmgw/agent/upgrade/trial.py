@@ -1,0 +1,90 @@
+"""A new program on trial: it is settled once a server takes its registration, and taken back if none would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from llmgw.agent.upgrade.marker import Marker, is_new, point_back, read_marker, write_marker
+from llmgw.messages.upgrade import LastUpgrade
+
+log = structlog.get_logger("agent")
+
+REFUSED_LIMIT_S = 60.0
+"""A server that answers and takes no registration for so long is taken to mind this version. One that is away
+says nothing about it."""
+
+
+class Trial:
+    """What became of the last upgrade. `now_s` is monotonic; `restart` ends this process, to be started again."""
+
+    def __init__(self, folder: Path, *, now_s: Callable[[], float], restart: Callable[[], None]) -> None:
+        self._folder = folder
+        self._now_s = now_s
+        self._restart = restart
+        self._marker = _believed(read_marker(folder))
+        self._refused_since: float | None = None
+
+    def last(self) -> LastUpgrade | None:
+        """For the registration; None when this agent was never upgraded."""
+        marker = self._marker
+        if marker is None:
+            return None
+        return LastUpgrade(
+            upgrade_id=marker.upgrade_id,
+            sha256=marker.sha256,
+            version=marker.version,
+            outcome=marker.outcome,
+            reason=marker.reason,
+        )
+
+    def registered(self) -> None:
+        """A server has taken the registration: from now on this is the program to go back to."""
+        self._refused_since = None
+        if self._marker is None or self._marker.outcome != "trial":
+            return
+        marker = replace(self._marker, outcome="settled")
+        try:
+            write_marker(self._folder, marker)
+        except OSError as error:
+            # Said again with the next registration; until then a crash counts against the new program.
+            log.error("that this version has settled cannot be written", error=error.strerror)
+            return
+        self._marker = marker
+        log.info("this version has settled", version=marker.version)
+
+    def refused(self, sentence: str) -> None:
+        """A server has answered, and would not take the registration."""
+        marker = self._marker
+        if marker is None or marker.outcome != "trial":
+            return
+        now = self._now_s()
+        if self._refused_since is None:
+            self._refused_since = now
+        if now - self._refused_since < REFUSED_LIMIT_S:
+            return
+        reason = f"the server refused llmgw {marker.version}: {sentence}"
+        try:
+            point_back(marker)
+            marker = replace(marker, outcome="back", reason=reason)
+            write_marker(self._folder, marker)
+        except OSError as error:
+            log.error("the version from before cannot be put back", error=str(error))
+            return
+        self._marker = marker
+        log.error("going back to the version from before", old=marker.old, reason=reason)
+        self._restart()
+
+
+def _believed(marker: Marker | None) -> Marker | None:
+    """The marker, as far as it agrees with the program that is there: another may have been put there by hand."""
+    if marker is None or is_new(marker) == (marker.outcome != "back"):
+        return marker
+    if marker.outcome == "trial":
+        return replace(
+            marker, outcome="back", reason="the switch was interrupted before the program was replaced"
+        )
+    return None
