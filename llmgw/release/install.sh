@@ -44,7 +44,8 @@ clean_up() {
   fi
   [ -z "${new:-}" ] || rm -rf "$new"
   [ -z "${link_new:-}" ] || rm -f "$link_new"
-  [ -z "${unused:-}" ] || rm -rf "$unused"
+  # A signal may come right after the symlink's exchange.
+  [ -z "${unused:-}" ] || [ "$(readlink "$link")" = "$unused/bin/llmgw" ] || rm -rf "$unused"
 }
 
 # Others that install here wait: each would take the other's half-made or prepared folder for something to remove.

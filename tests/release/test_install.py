@@ -276,6 +276,20 @@ def test_an_interrupted_run_leaves_nothing_half_and_the_next_one_completes(tmp_p
     assert versions(root) == [folder_of(file, root).name]
 
 
+def test_a_run_that_is_ended_right_after_the_exchange_leaves_what_it_switched_to(
+    tmp_path: Path, root: Path
+) -> None:
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    text = f'#!/bin/sh\n{shutil.which("mv")} "$@"\ncase "$3" in */bin/llmgw) kill -TERM $PPID ;; esac\n'
+    (bin_ / "mv").write_text(text)
+    (bin_ / "mv").chmod(0o755)
+    install(folder_tarball(tmp_path), root)
+    done = install(folder_tarball(tmp_path, "1.3.0"), root, path=f"{bin_}:{os.environ['PATH']}")
+    assert done.returncode == 1
+    assert says(root) == "llmgw 1.3.0"
+
+
 def test_half_a_script_does_nothing(tmp_path: Path, root: Path) -> None:
     file = folder_tarball(tmp_path)
     text = script()
