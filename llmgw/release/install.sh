@@ -93,7 +93,8 @@ read_name() {
   esac
   version=${version#llmgw-}
   case "$kind/$version/$python/$machine" in
-    /* | */*[!0-9a-z.]*/*/* | *//*/* | */*/*[!0-9]*/* | */*/*/*[!a-z0-9_]*)
+    /* | */[!0-9]*/*/* | */*[!0-9a-z.]*/*/* | *//*/* | */*/*[!0-9]*/* | */*/*/*[!a-z0-9_]* | \
+      wheels/*//* | wheels/*/ | folder/*/ | single/*/)
       fail "$1 is not the name of a file of a release; keep the name that it was released under." ;;
   esac
 }
@@ -328,6 +329,7 @@ main() {
       prepare "$2" "$3" "$4"
       unused=''
       echo "prepared $folder" ;;
+    -*) fail "$usage" ;;
     *)
       [ $# -ge 3 ] && [ $# -le 4 ] || fail "$usage"
       set_root "${4:-}"

@@ -171,11 +171,23 @@ def test_a_file_whose_content_differs_is_refused(tmp_path: Path, root: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "name", ["llmgw", "llmgw-1.2.3.tar.gz", "llmgw-../../x-linux-x86_64", "x-1-linux-x86_64"]
+    "name",
+    [
+        *("llmgw", "llmgw-1.2.3.tar.gz", "llmgw-../../x-linux-x86_64", "x-1-linux-x86_64"),
+        *("llmgw-..-linux-x86_64.tar.gz", "llmgw-1.2.3-linux-.tar.gz", "llmgw-1.2.3-linux-"),
+        *(
+            "llmgw-1.2.3-wheels-cp3-x86_64.tar.gz",
+            "llmgw-1.2.3-wheels-cp311-.tar.gz",
+            "llmgw-1.2.3\n-linux-x86_64",
+        ),
+    ],
 )
 def test_a_name_that_no_release_has_is_refused(tmp_path: Path, root: Path, name: str) -> None:
     file = folder_tarball(tmp_path)
-    assert_refused(sh(file, name, sha256(file), root), name, "not the name of a file of a release")
+    done = sh(file, name, sha256(file), root)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{name} is not the name of a file of a release" in done.stderr
+    assert versions(root) == []
 
 
 def test_another_machine_is_named(tmp_path: Path, root: Path) -> None:
@@ -394,3 +406,8 @@ def test_a_place_for_the_symlink_that_takes_none_is_named_and_nothing_stays(
     )
     assert_refused(done, str(place), word)
     assert versions(root) == []
+
+
+def test_an_option_that_there_is_not_is_no_file(tmp_path: Path, root: Path) -> None:
+    file = folder_tarball(tmp_path)
+    assert_refused(install(file, root, "--prepared"), "usage: install.sh")
