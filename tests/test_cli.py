@@ -307,6 +307,23 @@ def test_a_reader_that_leaves_is_no_error() -> None:
         assert process.wait(10) == 141
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_disk_that_takes_no_output_is_told_and_is_no_defect(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "llmgw", "--version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env=environment(),
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: the output could not be written (No space left on device)")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_ctrl_c_ends_with_130_and_silence() -> None:
     script = (
         "import signal\n"

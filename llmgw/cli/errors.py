@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import sys
@@ -26,6 +27,7 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def ending(main: Callable[[], None]) -> int:
@@ -84,6 +86,12 @@ def _code(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError) and _reader_is_gone():
         _discard_output()
         return EXIT_BROKEN_PIPE
+    if isinstance(error, OSError) and error.errno in _FULL and _output_is_full():
+        _discard_output()
+        _say(
+            f"the output could not be written ({error.strerror}): make room where it goes to, and run this again"
+        )
+        return EXIT_FAILURE
     return _defect(error)
 
 
@@ -136,6 +144,18 @@ def _reader_is_gone() -> bool:
         return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
     except (OSError, ValueError):
         return False
+
+
+def _output_is_full() -> bool:
+    """True when the disk that takes our stdout is full, and no other."""
+    try:
+        # Python forgets what it failed to write. One line's end more does no harm to the output of a failure.
+        os.write(sys.stdout.fileno(), b"\n")
+    except OSError as error:
+        return error.errno in _FULL
+    except ValueError:
+        pass
+    return False
 
 
 def _discard_output() -> None:

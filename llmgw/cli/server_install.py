@@ -144,12 +144,17 @@ def trouble(routers: int, environ: dict[str, str] | None = None) -> str | None:
 
 def next_steps(installed: Installed) -> list[tuple[str, str]]:
     """What to type now, each with what it is for."""
+    from llmgw.release.layout import PKI
+
     dial = next((one for one in installed.hosts), "THIS-HOST")
     server = f"https://{f'[{dial}]' if ':' in dial else dial}:{installed.agents_port}"
     steps = [("See how it is", "llmgw ctl status")]
     if installed.agents_port is not None:
-        command = f"llmgw onboard-node --node NODE --addr ADDRESS --server {server} --pki /etc/llmgw/pki"
-        steps.append(("Bring in a GPU node", command))
+        here = installed.authority_is_here
+        command = "llmgw onboard-node --node NODE --addr ADDRESS --server"
+        command += f" {server} --pki {PKI if here else 'AUTHORITYS-FOLDER'}"
+        where = "" if here else ", on the authority's host"
+        steps.append((f"Bring in a GPU node{where}", command))
     steps.append(("Choose what is served", "llmgw ctl apply MODELS.yaml"))
     steps.append(("Make a client's key", "llmgw ctl keys create NAME > NAME.key"))
     return steps

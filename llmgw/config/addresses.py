@@ -49,6 +49,16 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def overlap(one: str, other: str) -> bool:
+    """True when two listeners, each `host:port`, would need the same port of one address; never for port 0."""
+    (host, port), (other_host, other_port) = split_host_port(one), split_host_port(other)
+    if port == 0 or port != other_port:
+        return False
+    hosts = {"127.0.0.1" if each.lower() == "localhost" else each for each in (host, other_host)}
+    # `::` takes IPv4 too.
+    return len(hosts) == 1 or bool(hosts & {"0.0.0.0", "::"})
+
+
 def _host_port(value: str) -> str:
     host, port = split_host_port(value)
     return join_host_port(host, port)

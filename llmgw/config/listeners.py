@@ -107,6 +107,24 @@ def listening_process(port: int) -> str | None:
     return None
 
 
+def is_own_address(host: str) -> bool:
+    """Whether something on this machine could listen at a name or address; True for what cannot be known now."""
+    try:
+        found = _addresses(host, 0, "")
+    except ListenError:
+        return True  # a name that is in no directory yet; whoever listens says so
+    return any(_is_bound_here(family, address) for family, address in found)
+
+
+def _is_bound_here(family: int, address: tuple[object, ...]) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            sock.bind(address)
+    except OSError as error:
+        return error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+    return True
+
+
 def _addresses(host: str, port: int, setting: str) -> list[tuple[int, tuple[object, ...]]]:
     try:
         found = socket.getaddrinfo(

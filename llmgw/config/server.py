@@ -6,7 +6,7 @@ from enum import Enum
 
 from pydantic import Field, model_validator
 
-from llmgw.config.addresses import HostPort, is_loopback, split_host_port
+from llmgw.config.addresses import HostPort, is_loopback, overlap, split_host_port
 from llmgw.config.base import Duration, Model
 from llmgw.config.catalog import Catalog, CatalogModel, refuse_shared_names
 from llmgw.config.errors import KeyedError
@@ -218,7 +218,21 @@ class ServerConfig(Model):
             )
         if self.liveness.unreachable_limit < self.liveness.lost_after:
             raise KeyedError("must not be below liveness.lost_after; raise it", "liveness", "unreachable_limit")
+        self._refuse_shared_ports()
         return self
+
+    def _refuse_shared_ports(self) -> None:
+        listeners = [(("listen",), self.listen), (("admin", "listen"), self.admin.listen)]
+        if self.agents.tls is not None:
+            listeners.append((("agents", "listen"), self.agents.listen))
+        for index, (key, address) in enumerate(listeners):
+            for other_key, other in listeners[:index]:
+                if overlap(address, other):
+                    raise KeyedError(
+                        f"{address} and {'.'.join(other_key)}: {other} are one port, which only one of them can "
+                        "have; give each its own",
+                        *key,
+                    )
 
     @property
     def key_rule(self) -> KeyRule:

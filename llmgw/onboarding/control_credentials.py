@@ -37,7 +37,8 @@ class Credentials:
     """What the server proves itself with, and whom it believes.
 
     `brought`: a folder from the authority's host with ca.pem, server.pem, server-key.pem and, where this server
-    should renew, renewal.pem and renewal-key.pem, and revoked.pem. None: the authority is on this host.
+    should renew, renewal.pem and renewal-key.pem, and revoked.pem. None: the authority is on this host, or what
+    was brought before stays.
     """
 
     host: LocalHost
@@ -49,16 +50,29 @@ class Credentials:
     notes: list[str] = field(default_factory=list)
 
     @property
+    def authority_is_here(self) -> bool:
+        """Whether the authority is on this host, or is to be made here.
+
+        A root that is installed without its authority is another host's, and nodes trust it.
+        """
+        if self.brought is not None:
+            return False
+        return (self.host.path(PKI) / CA_FILE).exists() or self.host.text(CA) is None
+
+    @property
     def renews(self) -> bool:
         """Whether this server renews agents' certificates."""
-        return self.brought is None or (self.brought / RENEWAL).exists()
+        if self.brought is not None:
+            return (self.brought / RENEWAL).exists()
+        return self.authority_is_here or self.host.path(RENEWAL_CERT).exists()
 
     @property
     def revocations(self) -> str | None:
         """Where the authority's revocation list is, for the server."""
-        if self.brought is None:
+        if self.authority_is_here:
             return f"{PKI}/{REVOKED}"
-        return REVOKED_HERE if (self.brought / REVOKED).exists() else None
+        place = self.host.path(REVOKED_HERE) if self.brought is None else self.brought / REVOKED
+        return REVOKED_HERE if place.exists() else None
 
     def check(self) -> None:
         """Raise SentenceError for what cannot be meant, before anything is changed."""
@@ -72,6 +86,8 @@ class Credentials:
             load_certificates(self.brought / CA_FILE, "authority's root certificate", remedy)
             pair = str(self.brought / SERVER_FILE), str(self.brought / SERVER_KEY_FILE)
             check_pair(*pair, "--credentials", "--credentials", "server", remedy, self.now)
+        elif not self.authority_is_here:
+            self._check_what_stays(named)
         elif not (self.host.path(PKI) / CA_FILE).exists():
             self._refuse_outsiders(named, Constraints.choose((), (), self.own_name))
         root = self._root_of_authority()
@@ -85,7 +101,7 @@ class Credentials:
 
     def authority(self) -> list[Action]:
         """The authority, where it should be here and is not; and that the server gets to its revocation list."""
-        if self.brought is not None:
+        if not self.authority_is_here:
             return []
         folder = self.host.path(PKI)
         if (folder / CA_FILE).exists():
@@ -103,13 +119,16 @@ class Credentials:
         """The files in /etc/llmgw that server.yaml names."""
         if self.brought is not None:
             return self._install_brought(self.brought)
+        if not self.authority_is_here:
+            return self._keep()
         folder = self.host.path(PKI)
         if not (folder / CA_FILE).exists():  # a dry run, that has made none
+            made = Constraints.choose((), (), self.own_name)
             return [
                 Action(f"install the authority's root as {CA}", _nothing),
                 Action(f"install the renewal authority as {RENEWAL_CERT} and {RENEWAL_KEY}", _nothing),
                 Action(
-                    f"issue the server's certificate {SERVER_CERT} for {', '.join(self._wanted(None))}", _nothing
+                    f"issue the server's certificate {SERVER_CERT} for {', '.join(self._wanted(made))}", _nothing
                 ),
             ]
         authority = Authority.open(folder)
@@ -121,7 +140,9 @@ class Credentials:
     def hosts_of_server(self) -> list[str]:
         """What the server's certificate is for; what it would be for, while there is none."""
         certificate = self._installed_certificate()
-        return alternative_names(certificate) if certificate is not None else self._wanted(None)
+        if certificate is not None:
+            return alternative_names(certificate)
+        return self._wanted(Constraints.choose((), (), self.own_name))
 
     # The server's certificate.
 
@@ -144,6 +165,31 @@ class Credentials:
             self._write_pair(SERVER_CERT, SERVER_KEY, issued.cert_pem, issued.key_pem)
 
         return [Action(f"issue the server's certificate {SERVER_CERT} for {', '.join(hosts)} ({reason})", issue)]
+
+    def _check_what_stays(self, named: Sequence[str | Address]) -> None:
+        """Raise SentenceError unless what another host's authority issued before is good, and for these hosts."""
+        remedy = (
+            f"{CA} is the root of an authority that is not on this host: issue it there and bring it with "
+            f"--credentials. To have a new authority made here, which no node trusts yet, move {CA} away."
+        )
+        pair = self._paths(SERVER_CERT, SERVER_KEY)
+        check_pair(*pair, "agents.tls.cert", "agents.tls.key", "server", remedy, self.now)
+        held = self._installed_certificate()
+        assert held is not None
+        if missing := [str(one) for one in named if str(one) not in alternative_names(held)]:
+            raise ControlHostError(f"The server's certificate {SERVER_CERT} is not for {missing[0]}. {remedy}")
+        days_left = (held.not_valid_after_utc.timestamp() - self.now) / DAY_S
+        if days_left < DAYS_LEFT_MIN:
+            self.notes.append(f"The server's certificate holds for {days_left:.0f} more days. {remedy}")
+
+    def _keep(self) -> list[Action]:
+        """What another host's authority issued before stays; its keys are made the server's if need be."""
+        actions: list[Action] = []
+        for cert, key in ((SERVER_CERT, SERVER_KEY), (RENEWAL_CERT, RENEWAL_KEY)):
+            cert_pem, key_pem = self.host.text(cert), self.host.text(key)
+            if cert_pem is not None and key_pem is not None:
+                actions += self._pair(cert, key, cert_pem, key_pem)
+        return actions
 
     def _refuse_outsiders(self, hosts: Sequence[str | Address], constraints: Constraints) -> None:
         """Raise ControlHostError for what the authority that would be made here may not sign for."""
@@ -177,18 +223,17 @@ class Credentials:
             return "the key beside the one there is another's"
         return None if self._owned(SERVER_KEY) else "the server could not read its key"
 
-    def _wanted(self, constraints: Constraints | None) -> list[str]:
+    def _wanted(self, constraints: Constraints) -> list[str]:
         """The hosts that were named, all of them; of the machine's own those that the authority may sign for."""
         named = [str(parse_host(one)) for one in self.hosts]
         own = []
         for one in self.own_hosts:
             try:
                 host = parse_host(one)
-                if constraints is not None:
-                    constraints.check(host)
+                constraints.check(host)
             except PkiError:
                 note = f"The server's certificate is not for {one}: its authority may not sign for that."
-                if constraints is not None and note not in self.notes:
+                if note not in self.notes:
                     self.notes.append(note)
                 continue
             own.append(str(host))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from llmgw.config.addresses import is_loopback, split_host_port
+from llmgw.config.errors import SentenceError
 from llmgw.config.server import ServerConfig
 from llmgw.onboarding.local_host import Action, ControlHostError, LocalHost
 from llmgw.release.layout import (
@@ -75,14 +78,32 @@ router:
 """
 
 
+def check_user(host: LocalHost) -> None:
+    """Raise ControlHostError when the user that is there is root by another name."""
+    found = host.run(["getent", "passwd", SERVER_USER], None)
+    # name:password:uid:…, passwd(5)
+    if found.code == 0 and found.out.split(":")[2:3] == ["0"]:
+        raise ControlHostError(
+            f"The user {SERVER_USER} of this machine has the id 0, so server and routers would run as root; give "
+            f"it an id of its own (usermod --uid), or remove it (userdel {SERVER_USER}), and run this again."
+        )
+
+
 def user(host: LocalHost) -> list[Action]:
-    """The user that server and routers run as."""
+    """The user that server and routers run as, and its group."""
     if host.ids(SERVER_OWNER) is not None:
         return []
-    # A group of that name may be there already; useradd would refuse to make it.
-    group = (
-        ["--gid", SERVER_USER] if host.run(["getent", "group", SERVER_USER], None).code == 0 else ["--user-group"]
-    )
+    has_group = host.run(["getent", "group", SERVER_USER], None).code == 0
+    if not has_group and host.run(["getent", "passwd", SERVER_USER], None).code == 0:
+        # Somebody made the user with another group; the units run it with this one.
+        argv = ["groupadd", "--system", SERVER_USER]
+
+        def add_group() -> None:
+            host.command(argv, f"The group {SERVER_USER} could not be made")
+
+        return [Action(f"make the group {SERVER_USER}", add_group)]
+    # useradd would refuse to make a group that is there.
+    group = ["--gid", SERVER_USER] if has_group else ["--user-group"]
     argv = ["useradd", "--system", *group, "--home-dir", SERVER_STATE, "--no-create-home"]
     argv += ["--shell", "/usr/sbin/nologin", "--comment", "llmgw server and routers", SERVER_USER]
 
@@ -111,7 +132,7 @@ def configuration(
         config = load(place)
         _check_fits_units(config, listen)
         return config, None
-    listen = listen or DEFAULT_LISTEN
+    listen = DEFAULT_LISTEN if listen is None else listen
     try:
         split_host_port(listen)
     except ValueError as error:
@@ -121,7 +142,11 @@ def configuration(
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix="llmgw-") as file:
         file.write(text)
         file.flush()
-        return load(Path(file.name)), text
+        try:
+            return load(Path(file.name)), text
+        except SentenceError as error:
+            said = str(error).replace(file.name, SERVER_CONFIG)
+            raise ControlHostError(f"--listen {listen} makes no good configuration. {said}") from None
 
 
 def server_yaml(listen: str, *, renews: bool, revocations: str | None) -> str:
@@ -140,7 +165,8 @@ def server_yaml(listen: str, *, renews: bool, revocations: str | None) -> str:
             f"    renewal_key: {RENEWAL_KEY}",
         ]
     return _YAML.format(
-        listen=listen,
+        # Brackets, as IPv6 has them, begin a list in YAML.
+        listen=listen if re.fullmatch(r"[0-9A-Za-z.-]+:[0-9]+", listen) else json.dumps(listen),
         listen_words=words,
         state=SERVER_STATE,
         ca=CA,

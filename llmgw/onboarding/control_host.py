@@ -46,6 +46,8 @@ class Installed:
     routers: int
     agents_port: int | None
     hosts: list[str] = field(default_factory=list)
+    authority_is_here: bool = True
+    """Whether nodes' certificates can be issued on this host."""
     changed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -76,6 +78,7 @@ def install(
         brought=wish.credentials,
     )
     credentials.check()
+    control_files.check_user(host)
     config, text = control_files.configuration(
         wish.listen, host, load, renews=credentials.renews, revocations=credentials.revocations
     )
@@ -86,6 +89,7 @@ def install(
         arguments=router_arguments(config),
     )
     units.socket_text()  # raises for what systemd cannot take
+    control_services.refuse_addresses_of_others(host, config)
     control_services.refuse_busy_ports(host, config)
     has_agents = config.agents.tls is not None
     result = Installed(
@@ -113,6 +117,7 @@ def install(
                 action.do()
             result.changed.append(action.what)
     result.hosts = credentials.hosts_of_server
+    result.authority_is_here = credentials.authority_is_here
     return result
 
 

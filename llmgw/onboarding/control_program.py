@@ -80,7 +80,8 @@ def _from_release(host: LocalHost, binary: Path) -> list[Action]:
     except OSError as error:
         raise ControlHostError(f"--binary {binary} cannot be read: {error.strerror or error}") from None
     folder = f"{VERSIONS}/{file.version}-{sha256[:12]}"
-    if os.path.realpath(host.path(PROGRAM)) == os.path.realpath(host.path(f"{folder}/bin/llmgw")):
+    link, installed = host.path(PROGRAM), host.path(f"{folder}/bin/llmgw")
+    if link.exists() and os.path.realpath(link) == os.path.realpath(installed):
         return []
     arguments = [str(binary.resolve()), binary.name, sha256]
     what = f"install llmgw {file.version} from {binary} into {folder} and switch {PROGRAM} to it"

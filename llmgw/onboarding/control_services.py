@@ -22,6 +22,8 @@ _PROPERTIES = (
     "ExecMainStartTimestampMonotonic",
 )
 _LINES_OF_LOG = 20
+# Who has the ports of a control host that runs, as psutil names it: systemd, and what it passed its socket to.
+_OWN_LISTENERS = ("llmgw (", "systemd (")
 
 State = Mapping[str, str]
 
@@ -38,24 +40,37 @@ def states(host: LocalHost, units: Sequence[str]) -> dict[str, State]:
     return {unit: found.get(unit, {}) for unit in units}
 
 
+def refuse_addresses_of_others(host: LocalHost, config: ServerConfig) -> None:
+    """Raise ControlHostError for an address that this machine does not have: nothing could listen there."""
+    for setting, address in _listeners(config):
+        name = split_host_port(address)[0]
+        if not host.has_address(name):
+            raise ControlHostError(
+                f"{name} is no address of this machine ({setting}: {address}); choose one of its own, or 0.0.0.0 "
+                f"or [::] for all of them{' with --listen' if setting == 'listen' else ' in server.yaml'}."
+            )
+
+
 def refuse_busy_ports(host: LocalHost, config: ServerConfig) -> None:
     """Raise ControlHostError when somebody else listens where the control host should."""
     now = states(host, [ROUTER_SOCKET, SERVER_UNIT])
-    wanted: list[tuple[str, str]] = []
-    if now[ROUTER_SOCKET].get("ActiveState") != "active":
-        wanted.append(("listen", config.listen))
-    if now[SERVER_UNIT].get("ActiveState") not in ("active", "activating", "reloading"):
-        wanted.append(("admin.listen", config.admin.listen))
-        if config.agents.tls is not None:
-            wanted.append(("agents.listen", config.agents.listen))
-    for setting, address in wanted:
+    for setting, address in _listeners(config):
         port = split_host_port(address)[1]
         who = host.listening(port)
-        if who is not None:
+        unit = ROUTER_SOCKET if setting == "listen" else SERVER_UNIT
+        runs = now[unit].get("ActiveState") in ("active", "activating", "reloading")
+        # One that runs may have the port already, and may not have it yet when it is to move there.
+        if who is not None and not (runs and who.startswith(_OWN_LISTENERS)):
             raise ControlHostError(
                 f"Port {port} of this machine is taken ({setting}: {address}): {who}. Stop that, or choose "
                 f"another port{' with --listen' if setting == 'listen' else ' in server.yaml'}."
             )
+
+
+def _listeners(config: ServerConfig) -> list[tuple[str, str]]:
+    """Setting and address of all that this host will listen on."""
+    agents = [] if config.agents.tls is None else [("agents.listen", config.agents.listen)]
+    return [("listen", config.listen), ("admin.listen", config.admin.listen), *agents]
 
 
 def leave_old_address(host: LocalHost, units: Units) -> list[Action]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Sequence
@@ -112,12 +113,19 @@ def stream_address(listen: str) -> str:
     host, port = split_host_port(listen)
     if host == "localhost":
         host = "127.0.0.1"
-    if port == 0 or not re.fullmatch(r"[0-9.]+|[0-9A-Fa-f:.]+", host):
+    if port == 0 or not _is_number(host):
         raise ControlHostError(
             f"listen: {listen} is nothing that a socket unit can listen on; write an address and a port, such as "
             "0.0.0.0:8080, 10.0.0.1:8080 or [::]:8080."
         )
     return join_host_port(host, port)
+
+
+def _is_number(host: str) -> bool:
+    try:
+        return "%" not in host and bool(ipaddress.ip_address(host))
+    except ValueError:
+        return False
 
 
 def escaped(argument: str) -> str:

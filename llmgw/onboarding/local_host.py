@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmgw.config.errors import SentenceError
-from llmgw.config.listeners import listening_process
+from llmgw.config.listeners import is_own_address, listening_process
 from llmgw.pki.files import write_atomic
+from llmgw.release.layout import ETC, PROGRAM, SERVER_STATE, UNITS
 
 COMMAND_TIMEOUT_S = 900.0
 """systemctl waits for routers that finish their requests."""
@@ -81,12 +82,14 @@ class LocalHost:
         ids: Callable[[str], tuple[int, int] | None] | None = None,
         wall_of: Callable[[float], float] | None = None,
         listening: Callable[[int], str | None] = listening_process,
+        has_address: Callable[[str], bool] = is_own_address,
     ) -> None:
         self.root = root
         self.run = run
         self._ids = ids or ids_of
         self.wall_of = wall_of or wall_of_monotonic
         self.listening = listening
+        self.has_address = has_address
 
     def path(self, absolute: str | Path) -> Path:
         """Where a file of this host lies."""
@@ -104,6 +107,25 @@ class LocalHost:
             raise ControlHostError(
                 "This machine is not run by systemd, whose units the server and its routers are here. Start "
                 "`llmgw server` by other means; it starts its own routers then (docs/routers.md)."
+            )
+        for place in (ETC, UNITS, PROGRAM, SERVER_STATE):
+            self._refuse_read_only(place)
+        state = self.path(SERVER_STATE)
+        if state.is_symlink():
+            raise ControlHostError(
+                f"{SERVER_STATE} is a symlink, through which systemd gives a unit no state folder; make it a "
+                f"folder and mount what is meant there (mount --bind {os.readlink(state)} {SERVER_STATE}, with a "
+                "line in /etc/fstab), and run this again."
+            )
+
+    def _refuse_read_only(self, path: str) -> None:
+        place = self.path(path)
+        while not place.exists():
+            place = place.parent
+        if os.statvfs(place).f_flag & os.ST_RDONLY:
+            raise ControlHostError(
+                f"{path} would lie on a file system that is mounted read-only; remount it writable, and run this "
+                "again."
             )
 
     def command(self, argv: Sequence[str], failed: str) -> str:

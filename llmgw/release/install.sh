@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs a file of a release on this machine. POSIX sh and what every Linux has (coreutils, tar, gzip).
+# Installs a file of a release on this machine. POSIX sh and what every Linux has (coreutils, grep, sed, tar, gzip).
 #
 #   sh install.sh FILE NAME SHA256 [ROOT]            install, and switch the program over
 #   sh install.sh --prepare FILE NAME SHA256 [ROOT]  install beside what runs; switches nothing
@@ -9,6 +9,7 @@
 # ROOT/opt/llmgw/VERSION-<12 digits of SHA256>, and ROOT/usr/local/bin/llmgw is a symlink to the program there.
 # The last line of output is `installed VERSION` or `unchanged VERSION`, of --prepare `prepared FOLDER`.
 # Errors: one sentence on standard error, exit code 1; then nothing was switched and nothing is left behind.
+# A second one that is started meanwhile waits for the first.
 #
 # Everything is in functions and the last line starts it: a script that arrives by half does nothing, and one
 # that is read from standard input (sh -s over ssh) is not eaten by what it starts.
@@ -20,23 +21,48 @@ fail() {
   exit 1
 }
 
-# That the disk is full, when it is (tar says no more than "Wrote only 2560 of 10240 bytes"); else the sentence in
-# $1 and what the command said.
+# That the disk with folder $1 is full, when it is (tar says no more than "Wrote only 2560 of 10240 bytes"); else the
+# sentence in $2 and what the command said.
 fail_of() {
-  free_kb=$(df -Pk "$versions" 2>/dev/null | awk 'NR == 2 { print $4 }')
+  free_kb=$(df -Pk "$1" 2>/dev/null | { read -r _ && read -r _ _ _ free _ && printf %s "$free"; })
+  case "$free_kb" in *[!0-9]*) free_kb='' ;; esac
   [ "${free_kb:-9999}" -ge 64 ] || said="No space left on device"
   case "$said" in
     *"No space left on device"* | *"Disk quota exceeded"*)
-      fail "The disk that holds $versions is full; make room there and install again. Nothing was changed." ;;
+      fail "The disk that holds $1 is full; make room there and install again. Nothing was changed." ;;
     *"Read-only file system"*)
-      fail "$versions lies on a file system that is mounted read-only; remount it and install again." ;;
-    *) fail "$1: $(printf '%s' "$said" | tail -n 3 | tr '\n' ' ')" ;;
+      fail "$1 lies on a file system that is mounted read-only; remount it and install again." ;;
+    *) fail "$2: $(printf '%s' "$said" | tail -n 3 | tr '\n' ' ')" ;;
   esac
 }
 
 clean_up() {
+  if [ -n "${broken:-}" ]; then
+    # What was there goes back, unless what takes its place is in it.
+    [ -e "$folder" ] || mv -T "$broken" "$folder"
+    rm -rf "$broken"
+  fi
   [ -z "${new:-}" ] || rm -rf "$new"
   [ -z "${link_new:-}" ] || rm -f "$link_new"
+  # A signal may come right after the symlink's exchange.
+  [ -z "${unused:-}" ] || [ "$(readlink "$link")" = "$unused/bin/llmgw" ] || rm -rf "$unused"
+}
+
+# Others that install here wait: each would take the other's half-made or prepared folder for something to remove.
+# What is locked is the folder itself, and the lock goes with this process, however that ends.
+lock() {
+  locked=no
+  command -v flock >/dev/null 2>&1 || return 0
+  exec 9<"$versions"
+  waited_s=0
+  until flock -n 9; do
+    [ "$waited_s" -lt "$wait_s_max" ] ||
+      fail "Another installation has been at work in $versions for $wait_s_max s (ps shows an install.sh, or a" \
+        "sh -s): wait for it or end it, then install again."
+    sleep 1
+    waited_s=$((waited_s + 1))
+  done
+  locked=yes
 }
 
 set_root() {
@@ -67,7 +93,8 @@ read_name() {
   esac
   version=${version#llmgw-}
   case "$kind/$version/$python/$machine" in
-    /* | */*[!0-9a-z.]*/*/* | *//*/* | */*/*[!0-9]*/* | */*/*/*[!a-z0-9_]*)
+    /* | */[!0-9]*/*/* | */*[!0-9a-z.]*/*/* | *//*/* | */*/*[!0-9]*/* | */*/*/*[!a-z0-9_]* | \
+      wheels/*//* | wheels/*/ | folder/*/ | single/*/)
       fail "$1 is not the name of a file of a release; keep the name that it was released under." ;;
   esac
 }
@@ -124,20 +151,24 @@ check_glibc() {
 }
 
 unpack() {
+  # Neither owners nor set-user-id bits nor folders that anybody may write to.
   case "$kind" in
     single)
-      said=$(sh "$file" --unpack "$new" 2>&1 </dev/null) || fail_of "$name could not be unpacked"
+      said=$(sh "$file" --unpack "$new" 2>&1 </dev/null) || fail_of "$versions" "$name could not be unpacked"
       check_glibc "$new" ;;
     folder)
-      said=$(tar --no-same-owner --strip-components=1 -xzf "$file" -C "$new" 2>&1 </dev/null) ||
-        fail_of "$name could not be unpacked"
+      said=$(tar --no-same-owner --no-same-permissions --strip-components=1 -xzf "$file" -C "$new" 2>&1 </dev/null) ||
+        fail_of "$versions" "$name could not be unpacked"
       check_glibc "$new" ;;
     wheels)
       mkdir "$new/wheels" || fail "$new/wheels could not be made."
-      said=$(tar --no-same-owner --strip-components=1 -xzf "$file" -C "$new/wheels" 2>&1 </dev/null) ||
-        fail_of "$name could not be unpacked"
+      said=$(tar --no-same-owner --no-same-permissions --strip-components=1 -xzf "$file" -C "$new/wheels" 2>&1 </dev/null) ||
+        fail_of "$versions" "$name could not be unpacked"
       check_glibc "$new/wheels"
-      make_environment --no-index --find-links "$new/wheels" "llmgw==$version"
+      # Whatever this machine's pip is set up to do, all that it may take lies here.
+      PIP_CONFIG_FILE=/dev/null
+      export PIP_CONFIG_FILE
+      make_environment --isolated --no-index --find-links "$new/wheels" "llmgw==$version"
       rm -rf "$new/wheels" ;;
     wheel)
       # pip goes by the name of the file.
@@ -149,12 +180,13 @@ unpack() {
 
 # A virtual environment in $new with what pip installs for "$@", whose scripts name the folder it will be.
 make_environment() {
-  said=$("$interpreter" -m venv --prompt llmgw "$new" 2>&1 </dev/null) || fail_of "$interpreter could not make an environment"
+  said=$("$interpreter" -m venv --prompt llmgw "$new" 2>&1 </dev/null) ||
+    fail_of "$versions" "$interpreter could not make an environment"
   said=$("$new/bin/python" -m pip install --quiet --no-input --no-cache-dir --disable-pip-version-check "$@" \
-    2>&1 </dev/null) || fail_of "pip could not install $name"
+    2>&1 </dev/null) || fail_of "$versions" "pip could not install $name"
   for script in "$new"/bin/* "$new/pyvenv.cfg"; do
     if [ -f "$script" ] && [ ! -L "$script" ] && grep -qF "$new" "$script"; then
-      said=$(sed -i "s|$new|$folder|g" "$script" 2>&1) || fail_of "$script could not be written"
+      said=$(sed -i "s|$new|$folder|g" "$script" 2>&1) || fail_of "$versions" "$script could not be written"
     fi
   done
 }
@@ -168,11 +200,14 @@ proven() {
   esac
 }
 
-# What interrupted runs have left: each temporary folder is called after the process that made it.
+# What interrupted runs have left: each temporary folder is called after the process that made it. Under the lock
+# there is no other run, whoever has that number now.
 remove_left_behind() {
   for one in "$versions"/.new-*; do
     [ -d "$one" ] || continue
-    kill -0 "${one##*/.new-}" 2>/dev/null || rm -rf "$one"
+    by=${one##*/.new-}
+    if [ "$locked" = no ] && kill -0 "${by%%-*}" 2>/dev/null; then continue; fi
+    rm -rf "$one"
   done
 }
 
@@ -191,24 +226,28 @@ prepare() {
       "the transfer broke, or the file was changed. Send it again."
   fi
   folder=$versions/$version-$(printf '%.12s' "$sha256")
-  said=$(mkdir -p "$versions" 2>&1) || fail_of "$versions could not be made"
+  said=$(mkdir -p "$versions" 2>&1) || fail_of "$(there_of "$versions")" "$versions could not be made"
+  lock
   remove_left_behind
   changed=no
   if [ -d "$folder" ] && proven "$folder"; then return 0; fi
   case "$kind" in wheel | wheels) find_python ;; esac
   new=$versions/.new-$$
-  said=$(mkdir "$new" 2>&1) || fail_of "$new could not be made"
+  said=$(mkdir "$new" 2>&1) || fail_of "$versions" "$new could not be made"
   unpack
   sync -f "$new" 2>/dev/null || sync
   if [ -e "$folder" ]; then
     # It is there and does not run; something may still have files of it open, so it goes after the exchange.
     broken=$versions/.new-$$-broken
-    mv -T "$folder" "$broken" || fail "$folder is broken and could not be moved away."
-    mv -T "$new" "$folder" || fail "$folder could not be put in place."
+    said=$(mv -T "$folder" "$broken" 2>&1) || fail_of "$versions" "$folder is broken and could not be moved away"
+    said=$(mv -T "$new" "$folder" 2>&1) || fail_of "$versions" "$folder could not be put in place"
     rm -rf "$broken"
+    broken=''
   else
-    mv -T "$new" "$folder" || fail "$folder could not be put in place."
+    said=$(mv -T "$new" "$folder" 2>&1) || fail_of "$versions" "$folder could not be put in place"
+    unused=$folder
   fi
+  new=''
   if ! proven "$folder"; then
     rm -rf "$folder"
     fail "$name was unpacked, but its llmgw --version did not say llmgw $version. It said:" \
@@ -219,9 +258,21 @@ prepare() {
 
 # Is a process running from folder $1? Its program lies there, or is an interpreter that was started by that path.
 in_use() {
+  # The kernel names a program by where it really lies: /opt may be a symlink.
+  real=$(cd "$1" && pwd -P) || return 0
   # The pattern comes from standard input, or grep would find it in its own command line.
-  if printf '%s/' "$1" | grep -qsaF -f - /proc/[0-9]*/cmdline; then return 0; fi
-  ls -l /proc/[0-9]*/exe 2>/dev/null | grep -qF -- "-> $1/"
+  if printf '%s/\n%s/\n' "$1" "$real" | grep -qsaF -f - /proc/[0-9]*/cmdline; then return 0; fi
+  ls -l /proc/[0-9]*/exe 2>/dev/null | grep -qF -e "-> $1/" -e "-> $real/"
+}
+
+# The folder of $1, or above it, that is there.
+there_of() {
+  above=$1
+  while [ ! -d "$above" ]; do
+    above=${above%/*}
+    above=${above:-/}
+  done
+  printf '%s' "$above"
 }
 
 switch() {
@@ -241,11 +292,13 @@ switch() {
     return 0
   fi
   [ ! -d "$link" ] || fail "$link is a folder; it should be the program. Move it away."
-  said=$(mkdir -p "${link%/*}" 2>&1) || fail_of "${link%/*} could not be made"
+  place=${link%/*}
+  said=$(mkdir -p "$place" 2>&1) || fail_of "$(there_of "$place")" "$place could not be made"
+  [ "$locked" = no ] || rm -f "$link".new-* # of runs that were killed
   link_new=$link.new-$$
-  said=$(ln -s "$folder/bin/llmgw" "$link_new" 2>&1) || fail_of "$link_new could not be made"
-  said=$(mv -T "$link_new" "$link" 2>&1) || fail_of "$link could not be replaced"
-  link_new=''
+  said=$(ln -s "$folder/bin/llmgw" "$link_new" 2>&1) || fail_of "$place" "$link_new could not be made"
+  said=$(mv -T "$link_new" "$link" 2>&1) || fail_of "$place" "$link could not be replaced"
+  link_new='' unused=''
   kept=${before%/bin/llmgw}
   for one in "$versions"/[0-9]*-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]; do
     [ -d "$one" ] && [ "$one" != "$folder" ] && [ "$one" != "$kept" ] || continue
@@ -255,6 +308,11 @@ switch() {
 }
 
 main() {
+  # What commands say is looked at; and no package that somebody's shell points at is part of what is installed.
+  LC_ALL=C
+  export LC_ALL
+  unset PYTHONHOME PYTHONPATH PYTHONSTARTUP PIP_PREFIX PIP_ROOT PIP_TARGET PIP_USER
+  wait_s_max=600
   trap clean_up EXIT
   trap 'exit 1' HUP INT TERM
   usage="usage: install.sh [--prepare] FILE NAME SHA256 [ROOT] | install.sh --switch FOLDER [ROOT]"
@@ -262,12 +320,16 @@ main() {
     --switch)
       [ $# -ge 2 ] && [ $# -le 3 ] || fail "$usage"
       set_root "${3:-}"
+      [ -d "$versions" ] || fail "There is no $versions on this machine; install a file of a release first."
+      lock
       switch "$2" ;;
     --prepare)
       [ $# -ge 4 ] && [ $# -le 5 ] || fail "$usage"
       set_root "${5:-}"
       prepare "$2" "$3" "$4"
+      unused=''
       echo "prepared $folder" ;;
+    -*) fail "$usage" ;;
     *)
       [ $# -ge 3 ] && [ $# -le 4 ] || fail "$usage"
       set_root "${4:-}"

@@ -18,7 +18,7 @@ from scripts.building.frozen import build_frozen
 from scripts.building.hatch_build import commit_of
 from scripts.building.problem import BuildError, run_logged
 from scripts.building.record import Made
-from scripts.building.sums import read_private_key, sign_files, write_sums
+from scripts.building.sums import SUMS, read_private_key, sign_files, write_sums
 from scripts.building.wheels import build_wheels
 
 ROOT = Path(__file__).parents[2]
@@ -62,11 +62,29 @@ def _begin(out: Path, work: Path) -> Made:
     made_at = float(os.environ.get("SOURCE_DATE_EPOCH") or _commit_time() or time.time())
     # Everything that packs files goes by it: the same commit makes the same wheel.
     os.environ["SOURCE_DATE_EPOCH"] = str(int(made_at))
-    if out.exists() and any(out.iterdir()) and not list(out.glob("llmgw-*")):
-        raise BuildError(f"{out} holds other things than a release and would be emptied: name another folder.")
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
+    empty_of_releases(out)
     return Made(ROOT, out, work, __version__, commit, made_at)
+
+
+def empty_of_releases(out: Path) -> None:
+    """Make a folder, and remove from it the release that it holds. Raises BuildError where anything else lies."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        held = sorted(out.iterdir())
+    except OSError as error:
+        raise BuildError(f"{out} cannot be used for a release ({error.strerror}): name another folder.") from None
+    others = [path for path in held if not _is_of_a_release(path)]
+    if others:
+        raise BuildError(
+            f"{out} holds other things than a release, such as {others[0].name}, and would be emptied: name "
+            "another folder."
+        )
+    for path in held:
+        path.unlink()
+
+
+def _is_of_a_release(path: Path) -> bool:
+    return path.is_file() and (path.name == SUMS or path.name.startswith("llmgw-"))
 
 
 def _commit_time() -> str:

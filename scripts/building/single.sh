@@ -59,24 +59,42 @@ else
   fail "llmgw has no folder to unpack itself into: set HOME, or LLMGW_UNPACKED to one that only you can write to."
 fi
 folder=$place/@VERSION@-@BUILD@
-if [ ! -d "$folder" ]; then
+
+# Whoever may write to a folder decides what runs from it.
+must_be_own() {
+  [ -O "$1" ] || fail "$1 belongs to somebody else: set LLMGW_UNPACKED to a folder of your own."
+  case "$(ls -ld "$1/.")" in
+    d????-??-*) ;;
+    *) fail "Others may write to $1, and so to what runs from it: chmod go-w $1, or set LLMGW_UNPACKED to another folder." ;;
+  esac
+}
+
+# A folder without the program is what something that tidies up has left of it.
+if [ ! -e "$folder/bin/llmgw" ]; then
   check
   (umask 077 && mkdir -p "$place") 2>/dev/null ||
     fail "llmgw unpacks itself once, and $place cannot be made: set LLMGW_UNPACKED to a folder that you can write to."
 fi
-# Whoever owns the folder decides what runs.
-[ -O "$place" ] || fail "$place belongs to somebody else: set LLMGW_UNPACKED to a folder of your own."
-if [ ! -d "$folder" ]; then
+must_be_own "$place"
+if [ ! -e "$folder/bin/llmgw" ]; then
   new=$place/.new-$$
+  # Of runs that were killed.
+  for one in "$place"/.new-*; do
+    [ ! -d "$one" ] || kill -0 "${one##*/.new-}" 2>/dev/null || rm -rf "$one"
+  done
   (umask 077 && mkdir "$new") 2>/dev/null ||
     fail "llmgw unpacks itself once, and $new cannot be made: set LLMGW_UNPACKED to a folder that you can write to."
   trap 'rm -rf "$new"' EXIT
   trap 'exit 1' HUP INT TERM
   unpack "$new"
   # When another one was first, its folder is as good.
-  mv -T "$new" "$folder" 2>/dev/null || [ -d "$folder" ] || fail "$folder could not be made."
+  [ -e "$folder/bin/llmgw" ] || rm -rf "$folder"
+  mv -T "$new" "$folder" 2>/dev/null || [ -e "$folder/bin/llmgw" ] || fail "$folder could not be made."
   trap - EXIT HUP INT TERM
   rm -rf "$new"
 fi
+must_be_own "$folder"
+# A shell ends where it cannot exec, so this is asked before: nothing can be executed where noexec is mounted.
+[ -x "$folder/bin/llmgw" ] ||
+  fail "$folder/bin/llmgw cannot be run; if it is mounted noexec, set LLMGW_UNPACKED to another folder."
 exec "$folder/bin/llmgw" "$@"
-fail "$folder/bin/llmgw cannot be run; if it is mounted noexec, set LLMGW_UNPACKED to another folder."

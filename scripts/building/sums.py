@@ -22,15 +22,20 @@ SUMS = "SHA256SUMS"
 
 
 def write_sums(folder: Path) -> Path:
-    """Write SHA256SUMS over every file of `folder` but signatures and itself."""
+    """Write SHA256SUMS over every file of `folder` but signatures and itself. Raises BuildError for none."""
     files = [path for path in sorted(folder.iterdir()) if path.name != SUMS and path.suffix != ".sig"]
     lines = [f"{digest(path).hex()}  {path.name}\n" for path in files if path.is_file()]
+    if not lines:
+        raise BuildError(f"{folder} holds no files, so there are no checksums to write.")
     (folder / SUMS).write_text("".join(lines))
     return folder / SUMS
 
 
 def sign_files(key: Ed25519PrivateKey, folder: Path) -> list[Path]:
-    """Write FILE.sig for every file of a release in `folder`. Returns the signatures."""
+    """Write FILE.sig for every file of a release in `folder`. Returns the signatures.
+
+    Raises BuildError when there is none: whoever signs nothing would release unsigned files.
+    """
     signatures = []
     for path in sorted(folder.iterdir()):
         try:
@@ -40,6 +45,8 @@ def sign_files(key: Ed25519PrivateKey, folder: Path) -> list[Path]:
         signature = path.with_name(path.name + ".sig")
         signature.write_text(sign(key, path))
         signatures.append(signature)
+    if not signatures:
+        raise BuildError(f"{folder} holds no file of a release, so nothing was signed; scripts/build makes some.")
     return signatures
 
 
@@ -69,15 +76,20 @@ def write_new_key(folder: Path) -> tuple[Path, Path]:
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     secret, shown = folder / "release-key.pem", folder / "release.pub"
+    made: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, mode, content in ((secret, 0o600, private), (shown, 0o644, public)):
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                made.append(path)
                 file.write(content)
-    except FileExistsError as error:
-        raise BuildError(
-            f"{error.filename} is there already; a new key would make its releases worthless."
-        ) from None
     except OSError as error:
+        # One without the other, or beside that of another key, would sign what nobody can verify.
+        for path in made:
+            path.unlink(missing_ok=True)
+        if isinstance(error, FileExistsError):
+            raise BuildError(
+                f"{error.filename} is there already; a new key would make its releases worthless."
+            ) from None
         raise BuildError(f"{folder} cannot take a key ({error.strerror}).") from None
     return secret, shown

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -373,8 +374,19 @@ def test_a_program_that_does_not_end_is_killed_with_what_it_started(tmp_path: Pa
     script = f"sleep 600 & echo $! > {pid}; wait"
     with pytest.raises(ReleaseError, match="did not end within 1 s"):
         asyncio.run(run_program(["/bin/sh", "-c", script], os.environ, 1.0))
-    state = Path(f"/proc/{pid.read_text().strip()}/stat")
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+    stat = Path(f"/proc/{pid.read_text().strip()}/stat")
+
+    def ended() -> bool:
+        try:
+            return stat.read_text().rpartition(")")[2].split()[0] == "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    # It was sent the signal, and ends when it next runs.
+    deadline = time.monotonic() + 10
+    while not ended():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_refusal_of_the_server_is_told_in_its_words(tmp_path: Path) -> None:

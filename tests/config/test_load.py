@@ -421,3 +421,31 @@ def test_no_permission_is_a_sentence_for_root_too(tmp_path: Path, monkeypatch: p
 def test_a_device_without_an_end_is_not_read_to_the_end() -> None:
     with pytest.raises(ConfigError, match="/dev/zero: larger than 4 MiB"):
         load_server_config(Path("/dev/zero"), {})
+
+
+@pytest.mark.parametrize(
+    ("listen", "admin"),
+    [
+        ("127.0.0.1:8081", "127.0.0.1:8081"),
+        ("0.0.0.0:8081", "127.0.0.1:8081"),
+        ("'[::]:8081'", "127.0.0.1:8081"),
+        ("localhost:8081", "127.0.0.1:8081"),
+    ],
+)
+def test_two_listeners_on_one_port_are_told_before_anything_listens(
+    refuse_server: Refuse, listen: str, admin: str
+) -> None:
+    said = refuse_server(f"listen: {listen}\nadmin:\n  listen: {admin}\n")
+    assert "server.yaml line 3: admin.listen" in said
+    assert "are one port" in said
+
+
+def test_listeners_on_addresses_of_their_own_may_share_a_port(tmp_path: Path) -> None:
+    path = tmp_path / "server.yaml"
+    for text in (
+        "listen: 127.0.0.2:8081\nadmin:\n  listen: 127.0.0.1:8081\n",
+        "listen: 127.0.0.1:0\nadmin:\n  listen: 127.0.0.1:0\n",
+        "listen: 127.0.0.1:8443\nagents:\n  listen: 0.0.0.0:8443\n",  # no tls, so no agents
+    ):
+        path.write_text(text)
+        load_server_config(path, {})

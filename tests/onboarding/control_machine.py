@@ -27,9 +27,13 @@ class Machine:
         (root / "usr/local/bin").mkdir(parents=True)
         (root / "usr/local/bin/llmgw").write_text("the program\n")
         self.users: set[str] = set()
+        self.passwd = ""
+        """What is in the user database of the user llmgw before anything is installed."""
         self.fails: dict[str, str] = {}
         self.ran: list[str] = []
         self.busy: dict[int, str] = {}
+        self.elsewhere: set[str] = set()
+        """Addresses that are other machines'."""
         self.journal = ""
         self.active: dict[str, float] = {}
         """Unit → when it was started."""
@@ -42,6 +46,7 @@ class Machine:
             ids=self._ids,
             wall_of=lambda at: at,
             listening=self.busy.get,
+            has_address=lambda host: host not in self.elsewhere,
         )
 
     def install(self, *, dry_run: bool = False, **wish: object) -> Installed:
@@ -95,6 +100,10 @@ class Machine:
         match list(argv):
             case ["getent", "group", _]:
                 return Ran(2, "", "")
+            case ["getent", "passwd", _]:
+                return Ran(0, self.passwd, "") if self.passwd else Ran(2, "", "")
+            case ["groupadd", *_, name]:
+                self.users.add(name)
             case ["useradd", *_, name]:
                 self.users.add(name)
             case ["journalctl", *_]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import stat
 from pathlib import Path
 
 import pytest
 import yaml
 
+from llmgw.cli.server_install import next_steps
 from llmgw.config.errors import ConfigError
 from llmgw.config.server import AgentsTls, KeyRule, ServerConfig
-from llmgw.onboarding.control_host import wait_until_it_answers
+from llmgw.onboarding.control_host import Installed, wait_until_it_answers
 from llmgw.onboarding.control_units import escaped, stream_address
 from llmgw.onboarding.local_host import ControlHostError
 from llmgw.pki.authority import Authority
@@ -93,6 +95,15 @@ def test_a_dry_run_names_each_action_and_does_none(machine: Machine) -> None:
         assert any(words in what for what in said), words
         assert any(words in what for what in really), words
     assert machine.install(dry_run=True).changed == []
+
+
+def test_a_dry_run_names_the_hosts_that_the_certificate_will_be_for(machine: Machine) -> None:
+    own: dict[str, object] = {"own_hosts": ("gw1", "10.0.0.1", "203.0.113.7"), "own_name": "localhost"}
+    said, really = machine.install(dry_run=True, **own), machine.install(**own)
+    assert said.hosts == really.hosts == ["10.0.0.1"]
+    assert said.notes == really.notes
+    [issue] = [what for what in said.changed if "certificate" in what and "issue" in what]
+    assert issue.endswith("for 10.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -240,6 +251,86 @@ def test_a_port_that_is_taken_names_who_has_it(machine: Machine) -> None:
     assert machine.install().changed == []
 
 
+def test_a_port_that_is_taken_is_told_before_what_runs_is_moved_there(machine: Machine) -> None:
+    machine.install()
+    machine.edit(lambda text: text.replace("8443", "9443"))
+    machine.busy[9443] = "nginx (pid 7) listens there"
+    before = (machine.tree(), dict(machine.active))
+    with pytest.raises(ControlHostError, match=r"Port 9443 .*nginx \(pid 7\)"):
+        machine.install()
+    assert (machine.tree(), machine.active) == before
+
+
+@pytest.mark.parametrize("listen", ["[::]:8080", "[fd00::1]:80", "0.0.0.0:80", "localhost:8080"])
+def test_every_form_of_an_address_gets_into_server_yaml(machine: Machine, listen: str) -> None:
+    assert machine.install(listen=listen).listen == listen
+    assert machine.config().listen == listen
+    assert machine.install(listen=listen).changed == []
+
+
+@pytest.mark.parametrize("listen", ["", "999.1.1.1:80", "127.0.0.1:8081", "0.0.0.0:8443", "[::]:8081"])
+def test_an_address_that_nothing_could_listen_on_leaves_no_server_yaml(machine: Machine, listen: str) -> None:
+    with pytest.raises(ControlHostError, match="listen"):
+        machine.install(listen=listen)
+    assert not machine.users
+    assert not (machine.root / "etc/llmgw").exists()
+
+
+def test_another_machines_address_is_refused_before_anything_is_changed(machine: Machine) -> None:
+    machine.elsewhere = {"10.9.9.9"}
+    with pytest.raises(ControlHostError, match=r"10.9.9.9 is no address of this machine .* --listen"):
+        machine.install(listen="10.9.9.9:8080")
+    assert not (machine.root / "etc").exists()
+    machine.install()
+    machine.edit(lambda text: text.replace("0.0.0.0:8443", "10.9.9.9:8443"))
+    with pytest.raises(ControlHostError, match=r"\(agents.listen: 10.9.9.9:8443\).* in server.yaml"):
+        machine.install()
+
+
+def test_an_address_that_comes_after_the_socket_at_boot_is_listened_on(machine: Machine) -> None:
+    machine.install()
+    assert "FreeBind=true" in machine.text(f"/etc/systemd/system/{SOCKET}").splitlines()
+
+
+def test_a_user_that_has_no_group_of_its_name_gets_one(machine: Machine) -> None:
+    machine.passwd = "llmgw:x:998:100::/srv/odd home:/bin/sh\n"
+    done = machine.install()
+    assert "make the group llmgw" in done.changed
+    assert not any(command.startswith("useradd") for command in machine.ran)
+
+
+def test_a_user_who_is_root_is_refused(machine: Machine) -> None:
+    machine.passwd, machine.users = "llmgw:x:0:998::/root:/bin/sh\n", {"llmgw"}
+    with pytest.raises(ControlHostError, match="would run as root"):
+        machine.install()
+    assert not (machine.root / "etc").exists()
+
+
+def test_a_state_folder_that_is_a_symlink_is_refused_with_a_remedy(machine: Machine) -> None:
+    (machine.root / "var/lib").mkdir(parents=True)
+    (machine.root / "var/lib/llmgw").symlink_to("/srv/state")
+    with pytest.raises(ControlHostError, match="mount --bind /srv/state /var/lib/llmgw"):
+        machine.install()
+    assert not machine.users
+
+
+def test_a_machine_that_is_mounted_read_only_is_told_so_first(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.statvfs
+
+    def read_only(path: Path) -> os.statvfs_result:
+        found = list(real(path))
+        if Path(path) == machine.root / "usr/local/bin/llmgw":
+            found[8] |= os.ST_RDONLY  # f_flag, statvfs(3)
+        return os.statvfs_result(found)
+
+    monkeypatch.setattr(os, "statvfs", read_only)
+    with pytest.raises(ControlHostError, match=r"/usr/local/bin/llmgw .* mounted read-only"):
+        machine.install()
+    assert machine.ran == []
+
+
 def test_a_machine_without_systemd_is_told_what_else_there_is(machine: Machine) -> None:
     (machine.root / "run/systemd/system").rmdir()
     with pytest.raises(ControlHostError, match="not run by systemd"):
@@ -326,6 +417,53 @@ def test_credentials_of_an_authority_elsewhere_are_installed_and_no_authority_is
         machine.install(credentials=tmp_path)
 
 
+def test_what_another_hosts_authority_issued_stays_when_it_is_not_named_again(
+    machine: Machine, tmp_path: Path
+) -> None:
+    authority = Authority.create(tmp_path / "pki", now=NOW)
+    brought = tmp_path / "brought"
+    write_files(authority.issue_server(["gw1.lan"], NOW), brought)
+    for name in ("renewal.pem", "renewal-key.pem", "revoked.pem"):
+        shutil.copy(tmp_path / "pki" / name, brought / name)
+    machine.install(credentials=brought)
+    before = machine.tree()
+    for again in (machine.install(), machine.install(hosts=("gw1.lan",))):
+        assert again.changed == []
+        assert not again.authority_is_here
+    assert machine.tree() == before
+    with pytest.raises(ControlHostError, match=r"is not for gw2.lan.*--credentials"):
+        machine.install(hosts=("gw2.lan",))
+    # A server.yaml that is made again says the same.
+    (machine.root / "etc/llmgw/server.yaml").unlink()
+    machine.install()
+    tls = machine.config().agents.tls
+    assert tls is not None
+    assert (tls.renewal_cert, tls.revocations) == ("/etc/llmgw/renewal.pem", "/etc/llmgw/revoked.pem")
+    # A key that another user was given is made the server's.
+    (machine.root / "etc/llmgw/server-key.pem").chmod(0o640)
+    assert len(machine.install().changed) == 1
+    assert stat.S_IMODE((machine.root / "etc/llmgw/server-key.pem").stat().st_mode) == 0o600
+
+
+def test_a_node_of_another_control_host_does_not_lose_the_root_that_it_trusts(machine: Machine) -> None:
+    (machine.root / "etc/llmgw").mkdir(parents=True)
+    root = machine.root / "etc/llmgw/ca.pem"
+    root.write_text("the root that the agent of this machine trusts\n")
+    before = machine.tree()
+    with pytest.raises(PkiError, match=r"server.pem.* move /etc/llmgw/ca.pem away"):
+        machine.install()
+    assert machine.tree() == before
+    assert not machine.users
+
+
+def test_an_authority_that_was_taken_off_this_host_is_not_made_again(machine: Machine, tmp_path: Path) -> None:
+    machine.install()
+    shutil.move(machine.root / "etc/llmgw/pki", tmp_path / "safe")
+    before = machine.tree()
+    assert machine.install().changed == []
+    assert machine.tree() == before
+
+
 def test_the_root_that_nodes_trust_is_not_replaced_by_another(machine: Machine, tmp_path: Path) -> None:
     authority = Authority.create(tmp_path / "pki", now=NOW)
     brought = tmp_path / "brought"
@@ -335,6 +473,16 @@ def test_the_root_that_nodes_trust_is_not_replaced_by_another(machine: Machine, 
     with pytest.raises(ControlHostError, match="root of another authority"):
         machine.install(credentials=brought)
     assert machine.tree() == before
+
+
+def test_nodes_are_brought_in_from_where_the_authority_is() -> None:
+    here, elsewhere = (
+        next_steps(Installed(listen="", routers=1, agents_port=8443, hosts=["gw1"], authority_is_here=is_here))[1]
+        for is_here in (True, False)
+    )
+    assert here[1].endswith("--server https://gw1:8443 --pki /etc/llmgw/pki")
+    assert "authority's host" in elsewhere[0]
+    assert "/etc/llmgw/pki" not in elsewhere[1]
 
 
 # Small parts.

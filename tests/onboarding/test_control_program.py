@@ -50,6 +50,9 @@ def test_a_file_of_a_release_is_installed_once(tmp_path: Path) -> None:
     host.path("/usr/local/bin").mkdir(parents=True)
     host.path("/usr/local/bin/llmgw").symlink_to(installed)
     assert program(host, file) == []
+    # A folder that somebody removed is installed again, though the symlink says that it rules.
+    installed.unlink()
+    assert len(program(host, file)) == 1
 
 
 def test_what_the_script_says_is_what_the_operator_hears(tmp_path: Path) -> None:

@@ -31,8 +31,12 @@ def folder_tarball(
     glibc: str = "2.17",
     machine: str = MACHINE,
     files: dict[str, bytes] | None = None,
+    modes: dict[str, int] | None = None,
 ) -> Path:
-    """A folder's tarball below `folder`, whose bin/llmgw is `program`; `files` go into it too."""
+    """A folder's tarball below `folder`, whose bin/llmgw is `program`.
+
+    `files` go into it too, and empty ones with these `modes`.
+    """
     path = folder / name_of(Kind.FOLDER, version, machine)
     top = path.name.removesuffix(".tar.gz")
     with tarfile.open(path, "w:gz") as tarball:
@@ -41,6 +45,8 @@ def folder_tarball(
         _add(tarball, f"{top}/bin/llmgw", program.format(version=version).encode(), 0o755)
         for name, content in (files or {}).items():
             _add(tarball, f"{top}/{name}", content)
+        for name, mode in (modes or {}).items():
+            _add(tarball, f"{top}/{name}", b"", mode)
     return path
 
 

@@ -15,11 +15,13 @@ import pytest
 
 from llmgw.release.files import Kind, name_of
 from llmgw.release.install import script
+from scripts.building.__main__ import empty_of_releases
 from scripts.building.bom import bill_of_materials
 from scripts.building.glibc import needed_glibc
 from scripts.building.hatch_build import commit_of
 from scripts.building.licences import package_part, write_licences
 from scripts.building.parts import Part
+from scripts.building.problem import BuildError
 from scripts.building.sign import main as sign
 from scripts.building.single import write_single
 from scripts.building.tarballs import pack
@@ -101,6 +103,39 @@ def test_a_folder_that_cannot_be_used_has_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full/x").write_text("")
     assert_refused(run(file, "--unpack", tmp_path / "full"), "not empty")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
+def test_a_folder_that_others_may_write_to_decides_nothing(tmp_path: Path, mode: int) -> None:
+    file, place = make_single(tmp_path), tmp_path / "unpacked"
+    assert run(file, LLMGW_UNPACKED=place).returncode == 0
+    (folder,) = place.iterdir()
+    for open_to_others in (folder, place):
+        before = open_to_others.stat().st_mode
+        open_to_others.chmod(mode)
+        assert_refused(run(file, LLMGW_UNPACKED=place), str(open_to_others), "chmod go-w")
+        open_to_others.chmod(before)
+    assert run(file, LLMGW_UNPACKED=place).returncode == 0
+
+
+def test_what_a_killed_run_or_a_tidy_up_left_of_it_goes(tmp_path: Path) -> None:
+    file, place = make_single(tmp_path), tmp_path / "unpacked"
+    assert run(file, LLMGW_UNPACKED=place).returncode == 0
+    (folder,) = place.iterdir()
+    (folder / "bin/llmgw").unlink()
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    (place / f".new-{ended.pid}").mkdir()
+    assert run(file, "x", LLMGW_UNPACKED=place).stdout == f"{folder}/bin/llmgw runs x\n"
+    assert list(place.iterdir()) == [folder]
+
+
+def test_a_folder_where_nothing_can_be_executed_has_a_remedy(tmp_path: Path) -> None:
+    file, place = make_single(tmp_path), tmp_path / "unpacked"
+    assert run(file, LLMGW_UNPACKED=place).returncode == 0
+    (folder,) = place.iterdir()
+    (folder / "bin/llmgw").chmod(0o644)  # as everything is where noexec is mounted
+    assert_refused(run(file, LLMGW_UNPACKED=place), "noexec", "LLMGW_UNPACKED")
 
 
 def test_the_single_file_is_installed_without_its_script(tmp_path: Path) -> None:
@@ -234,3 +269,41 @@ def test_a_wrong_wish_builds_nothing(tmp_path: Path) -> None:
         assert words in done.stderr
         assert "Traceback" not in done.stderr
     assert (tmp_path / "photos").exists()
+
+
+@pytest.mark.parametrize("there", ["release.pub", "release-key.pem"])
+def test_a_new_key_comes_whole_or_not_at_all(
+    tmp_path: Path, there: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / there).write_text("another's\n")
+    assert sign(["new-key", str(tmp_path)]) == 1
+    assert there in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [there]
+    assert (tmp_path / there).read_text() == "another's\n"
+
+
+def test_signing_nothing_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sign(["new-key", str(tmp_path / "keys")]) == 0
+    (tmp_path / "dist").mkdir()
+    assert sign(["sums", str(tmp_path / "dist")]) == 1
+    (tmp_path / "dist/llmgw-1.2.3.tar.gz").write_text("no file that is installed")
+    assert sign(["files", str(tmp_path / "keys/release-key.pem"), str(tmp_path / "dist")]) == 1
+    assert "nothing was signed" in capsys.readouterr().err
+
+
+def test_a_build_removes_nothing_but_a_release(tmp_path: Path) -> None:
+    out = tmp_path / "downloads"
+    empty_of_releases(out)
+    for name in ("llmgw-1.2.3-linux-x86_64", "llmgw-1.2.3-linux-x86_64.sig", "SHA256SUMS"):
+        (out / name).write_text("")
+    empty_of_releases(out)
+    assert list(out.iterdir()) == []
+    for name in ("llmgw-1.2.3-linux-x86_64", "thesis.txt"):
+        (out / name).write_text("")
+    with pytest.raises(BuildError, match=r"such as thesis\.txt"):
+        empty_of_releases(out)
+    (out / "thesis.txt").unlink()
+    (out / "llmgw-main").mkdir()
+    with pytest.raises(BuildError, match="such as llmgw-main"):
+        empty_of_releases(out)
+    assert len(list(out.iterdir())) == 2

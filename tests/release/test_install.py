@@ -7,6 +7,8 @@ import shutil
 import signal
 import subprocess
 import time
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from tests.release.made_up_release import MACHINE, folder_tarball, sha256, wheel
 Done = subprocess.CompletedProcess[str]
 
 
-def sh(*arguments: str | Path, path: str | None = None) -> Done:
+def sh(*arguments: str | Path, path: str | None = None, env: dict[str, str] | None = None) -> Done:
     """The script as onboarding runs it: from standard input."""
     return subprocess.run(
         ["/bin/sh", "-s", "--", *map(str, arguments)],
@@ -28,7 +30,7 @@ def sh(*arguments: str | Path, path: str | None = None) -> Done:
         text=True,
         timeout=100,
         check=False,
-        env={"PATH": path or os.environ["PATH"], "LC_ALL": "C"},
+        env={"PATH": path or os.environ["PATH"], "LC_ALL": "C", **(env or {})},
     )
 
 
@@ -169,11 +171,23 @@ def test_a_file_whose_content_differs_is_refused(tmp_path: Path, root: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "name", ["llmgw", "llmgw-1.2.3.tar.gz", "llmgw-../../x-linux-x86_64", "x-1-linux-x86_64"]
+    "name",
+    [
+        *("llmgw", "llmgw-1.2.3.tar.gz", "llmgw-../../x-linux-x86_64", "x-1-linux-x86_64"),
+        *("llmgw-..-linux-x86_64.tar.gz", "llmgw-1.2.3-linux-.tar.gz", "llmgw-1.2.3-linux-"),
+        *(
+            "llmgw-1.2.3-wheels-cp3-x86_64.tar.gz",
+            "llmgw-1.2.3-wheels-cp311-.tar.gz",
+            "llmgw-1.2.3\n-linux-x86_64",
+        ),
+    ],
 )
 def test_a_name_that_no_release_has_is_refused(tmp_path: Path, root: Path, name: str) -> None:
     file = folder_tarball(tmp_path)
-    assert_refused(sh(file, name, sha256(file), root), name, "not the name of a file of a release")
+    done = sh(file, name, sha256(file), root)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{name} is not the name of a file of a release" in done.stderr
+    assert versions(root) == []
 
 
 def test_another_machine_is_named(tmp_path: Path, root: Path) -> None:
@@ -238,12 +252,7 @@ def test_a_full_disk_is_called_that_and_leaves_nothing(tmp_path: Path, root: Pat
         write_single(tarball, file, version="1.2.3", machine=MACHINE, glibc="2.17")
     command = f"mount -t tmpfs -o size=128k none {root} && sh -s -- {file} {file.name} {sha256(file)} {root}"
     command += f"; code=$?; ls -A {root}/opt/llmgw; exit $code"
-    if subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("this user may not make mount namespaces")
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", command], input=script(), capture_output=True, text=True, check=False
-    )
-    assert_refused(done, "full", "make room")
+    assert_refused(in_a_mount_namespace(command), "full", "make room")
 
 
 def test_an_interrupted_run_leaves_nothing_half_and_the_next_one_completes(tmp_path: Path, root: Path) -> None:
@@ -279,6 +288,20 @@ def test_an_interrupted_run_leaves_nothing_half_and_the_next_one_completes(tmp_p
     assert versions(root) == [folder_of(file, root).name]
 
 
+def test_a_run_that_is_ended_right_after_the_exchange_leaves_what_it_switched_to(
+    tmp_path: Path, root: Path
+) -> None:
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    text = f'#!/bin/sh\n{shutil.which("mv")} "$@"\ncase "$3" in */bin/llmgw) kill -TERM $PPID ;; esac\n'
+    (bin_ / "mv").write_text(text)
+    (bin_ / "mv").chmod(0o755)
+    install(folder_tarball(tmp_path), root)
+    done = install(folder_tarball(tmp_path, "1.3.0"), root, path=f"{bin_}:{os.environ['PATH']}")
+    assert done.returncode == 1
+    assert says(root) == "llmgw 1.3.0"
+
+
 def test_half_a_script_does_nothing(tmp_path: Path, root: Path) -> None:
     file = folder_tarball(tmp_path)
     text = script()
@@ -291,3 +314,100 @@ def test_half_a_script_does_nothing(tmp_path: Path, root: Path) -> None:
             check=False,
         )
         assert versions(root) == []
+
+
+def test_a_version_that_still_runs_is_known_below_a_symlink(tmp_path: Path, root: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (root / "opt").symlink_to(tmp_path / "disk")
+    sleep = shutil.which("sleep")
+    assert sleep is not None
+    first = folder_tarball(tmp_path, "1.0.0", files={"bin/engine": Path(sleep).read_bytes()})
+    install(first, root)
+    engine = folder_of(first, root) / "bin/engine"
+    engine.chmod(0o755)
+    # As it is found by the symlink: nothing on its command line says where it lies.
+    with subprocess.Popen(["llmgw", "60"], executable=engine) as running:
+        try:
+            for version in ("1.1.0", "1.2.0"):
+                assert install(folder_tarball(tmp_path, version), root).returncode == 0
+            assert folder_of(first, root).exists()
+        finally:
+            running.kill()
+
+
+def test_what_the_shell_points_python_at_is_no_part_of_an_environment(tmp_path: Path, root: Path) -> None:
+    file, elsewhere = wheels_tarball(tmp_path), tmp_path / "elsewhere"
+    with zipfile.ZipFile(wheel(tmp_path)) as archive:
+        archive.extractall(elsewhere)
+    config = tmp_path / "pip.conf"
+    config.write_text("[install]\nno-binary = :all:\n")
+    odd = {"PYTHONPATH": str(elsewhere), "PIP_TARGET": str(elsewhere), "PIP_CONFIG_FILE": str(config)}
+    done = sh(file, file.name, sha256(file), root, env=odd)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "installed 1.2.3\n", "")
+    assert says(root) == "llmgw 1.2.3"
+
+
+def test_nothing_in_a_file_gets_more_rights_than_a_program_needs(tmp_path: Path, root: Path) -> None:
+    file = folder_tarball(tmp_path, modes={"bin/helper": 0o6777})
+    install(file, root)
+    assert (folder_of(file, root) / "bin/helper").stat().st_mode & 0o7777 == 0o755
+
+
+def test_of_several_at_once_each_waits_for_the_others(tmp_path: Path, root: Path) -> None:
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    alone = f"mkdir {tmp_path}/busy && sleep 0.3 && rmdir {tmp_path}/busy"
+    (bin_ / "tar").write_text(f'#!/bin/sh\n{alone} && exec {shutil.which("tar")} "$@"\n')
+    (bin_ / "tar").chmod(0o755)
+    files = [folder_tarball(tmp_path, version) for version in ("1.0.0", "1.1.0")]
+    with ThreadPoolExecutor() as pool:
+        path = f"{bin_}:{os.environ['PATH']}"
+        done = list(pool.map(lambda file: install(file, root, path=path), [*files, files[0]]))
+    assert [(one.returncode, one.stderr) for one in done] == [(0, "")] * 3
+    # The last of them rules, and the one before it is there to go back to.
+    assert versions(root) == sorted(folder_of(file, root).name for file in files)
+    assert says(root).startswith("llmgw 1.")
+    assert [path.name for path in program(root).parent.iterdir()] == ["llmgw"]
+
+
+def test_what_killed_runs_left_goes_whoever_has_their_number_now(tmp_path: Path, root: Path) -> None:
+    file = folder_tarball(tmp_path)
+    left, link = root / f"opt/llmgw/.new-{os.getpid()}", root / f"usr/local/bin/llmgw.new-{os.getpid()}"
+    left.mkdir(parents=True)
+    link.parent.mkdir(parents=True)
+    link.symlink_to(left)
+    assert install(file, root).returncode == 0
+    assert versions(root) == [folder_of(file, root).name]
+    assert [path.name for path in link.parent.iterdir()] == ["llmgw"]
+
+
+def in_a_mount_namespace(*commands: str) -> Done:
+    """Run shell commands where mounts are nobody else's; skips where this user may not."""
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not make mount namespaces")
+    return subprocess.run(
+        ["unshare", "-rm", "sh", "-c", " && ".join(commands)],
+        input=script(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("options", "word"), [("ro", "read-only"), ("size=4k,nr_inodes=1", "full")])
+def test_a_place_for_the_symlink_that_takes_none_is_named_and_nothing_stays(
+    tmp_path: Path, root: Path, options: str, word: str
+) -> None:
+    file = folder_tarball(tmp_path)
+    place = root / "usr/local/bin"
+    place.mkdir(parents=True)
+    done = in_a_mount_namespace(
+        f"mount -t tmpfs -o {options} none {place}", f"sh -s -- {file} {file.name} {sha256(file)} {root}"
+    )
+    assert_refused(done, str(place), word)
+    assert versions(root) == []
+
+
+def test_an_option_that_there_is_not_is_no_file(tmp_path: Path, root: Path) -> None:
+    file = folder_tarball(tmp_path)
+    assert_refused(install(file, root, "--prepared"), "usage: install.sh")
