@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from llmgw.messages.admin import NodeView
     from llmgw.onboarding.report import Report
 
+_View = TypeVar("_View")
 EXIT_NOT_GOOD = 1
 PANEL_NODE = "What the node has"
 PANEL_SSH = "Reaching it"
@@ -254,17 +255,31 @@ class _Control:
 
     def node(self, node_id: str) -> NodeView | None:
         """What it knows of a node; None when it knows none of that name. Raises SentenceError."""
-        from llmgw.cli.ctl.client import AdminClient, node_segment, shaped
+        from llmgw.cli.ctl.client import node_segment
+        from llmgw.messages.admin import NodeView
+
+        return self._get(f"nodes/{node_segment(node_id)}", NodeView)
+
+    def removed_at(self, node_id: str) -> float | None:
+        """When a node of that name was removed last. A server that cannot say (it is older) counts as none.
+        Raises SentenceError."""
+        from llmgw.cli.ctl.client import node_segment
+        from llmgw.messages.admin import NodeRemoval
+
+        removal = self._get(f"nodes/{node_segment(node_id)}/removal", NodeRemoval)
+        return None if removal is None else removal.removed_at
+
+    def _get(self, path: str, shape: type[_View]) -> _View | None:
+        from llmgw.cli.ctl.client import AdminClient, shaped
         from llmgw.cli.ctl.failures import RefusedError
         from llmgw.cli.ctl.find import Wanted, find_server
-        from llmgw.messages.admin import NodeView
 
         if self._client is None:
             server, token_file, ca = self._named
             wanted = Wanted(server=server, token_file=token_file, ca=ca)
             self._client = AdminClient(find_server(wanted, os.environ, Path.cwd(), Path.home()))
         try:
-            return shaped(self._client.get(f"nodes/{node_segment(node_id)}"), NodeView)
+            return shaped(self._client.get(path), shape)
         except RefusedError as error:
             if error.status == 404:
                 return None
