@@ -53,7 +53,7 @@ def make_plan(
     address = checks.enrolled_address(facts, wish, agent_yaml.keys_of(facts.files.get("agent.yaml")))
     telling.report.address = address
     own = credentials.judge(facts, authority, wish.node_id, address, wall(), removed_at)
-    checks.check_not_another(wish, own.peer, view, address, telling.note)
+    checks.check_not_another(wish, own.peer, view, address, telling.note, agent_runs=facts.active == "active")
     settings = agent_yaml.plan(wish, facts.files.get("agent.yaml"), address)
     if settings.engine_note is not None:
         telling.note(f"{wish.node_id} {settings.engine_note}")
