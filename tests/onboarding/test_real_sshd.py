@@ -165,6 +165,19 @@ def test_a_connection_cut_while_a_file_is_sent_leaves_nothing_on_the_machine(
         until(lambda: not machine.left_behind(), 20)
 
 
+def test_a_machine_that_prints_without_end_is_left_before_it_fills_our_disk(
+    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmgw.onboarding.ssh.OUTPUT_BYTES_MAX", 2**20)
+    talks = tmp_path / "talks"
+    talks.write_text("#!/bin/sh\nyes\n")
+    talks.chmod(0o755)
+    sshd.start(f"ForceCommand={talks}")
+    too_much = pytest.raises(OnboardError, match="node01: the first command printed more than 1 MiB")
+    with Ssh("gpu-a", node_id="node01", config=sshd.config) as ssh, too_much:
+        ssh.connect()
+
+
 def test_a_script_that_does_not_end_is_given_up_and_cleans_up_after_itself(machine: Machine, sshd: Sshd) -> None:
     sshd.start()
     with Ssh("gpu-a", node_id="node01", config=sshd.config) as ssh:
