@@ -204,6 +204,8 @@ def onboard_node(
     stderr.
     """
     from llmgw.onboarding.onboard import Onboarding
+    from llmgw.onboarding.provision.errors import Ended
+    from llmgw.onboarding.provision.signals import endings_raised
     from llmgw.onboarding.ssh import Ssh
     from llmgw.onboarding.wish import Wish, read_fabric
     from llmgw.release import layout
@@ -228,9 +230,13 @@ def onboard_node(
     )
     wish.check()
     control = _Control(ctl_server, token_file, ca) if wait > 0 else None
-    with Ssh(addr, node_id=node, user=ssh_user, config=ssh_config) as ssh:
-        onboarding = Onboarding(wish, ssh, control, wait_s=wait, say=lambda line: _say(f"{node}: {line}"))
-        report = onboarding.run(dry_run=dry_run)
+    try:
+        # A closed terminal must not leave the connection and what was packed behind.
+        with endings_raised(), Ssh(addr, node_id=node, user=ssh_user, config=ssh_config) as ssh:
+            onboarding = Onboarding(wish, ssh, control, wait_s=wait, say=lambda line: _say(f"{node}: {line}"))
+            report = onboarding.run(dry_run=dry_run)
+    except Ended as ended:
+        raise SystemExit(128 + ended.number) from None
     if output is Output.json:
         print_json(report)
     else:
@@ -274,16 +280,19 @@ class _Control:
         from llmgw.cli.ctl.failures import RefusedError
         from llmgw.cli.ctl.find import Wanted, find_server
 
-        if self._client is None:
-            server, token_file, ca = self._named
-            wanted = Wanted(server=server, token_file=token_file, ca=ca)
-            self._client = AdminClient(find_server(wanted, os.environ, Path.cwd(), Path.home()))
         try:
+            if self._client is None:
+                server, token_file, ca = self._named
+                wanted = Wanted(server=server, token_file=token_file, ca=ca)
+                self._client = AdminClient(find_server(wanted, os.environ, Path.cwd(), Path.home()))
             return shaped(self._client.get(path), shape)
         except RefusedError as error:
             if error.status == 404:
                 return None
             raise
+        except SentenceError as error:
+            # --server is another thing here.
+            raise SentenceError(str(error).replace("--server", "--ctl-server")) from None
 
 
 def _say(line: str) -> None:

@@ -205,6 +205,10 @@ def test_a_disk_that_fills_up_is_told_with_the_place(machine: Machine, pki: Path
         ),
         ("sh: 1: tar: not found\n", "there is no tar on the node"),
         ("", "exit code 75, without a word"),
+        (
+            "sudo: unable to resolve host node01: Name or service not known\nanother run works on this node\n",
+            "failed: another run works on this node",
+        ),
     ],
 )
 def test_what_a_node_says_is_a_sentence(said: str, words: str) -> None:
