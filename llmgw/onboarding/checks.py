@@ -22,6 +22,11 @@ def check_machine(facts: NodeFacts, wish: Wish) -> None:
     """Raise OnboardError unless it is a Linux with systemd, called as the node is, whose clock is right."""
     if facts.system != "Linux":
         raise OnboardError(f"{wish.addr} runs {facts.system}; nodes are Linux machines.")
+    if facts.busy:
+        raise OnboardError(
+            f"Another run of onboard-node works on {wish.node_id}; wait for its end and run this again. Nothing "
+            "was changed."
+        )
     if not facts.has_systemd:
         raise OnboardError(
             f"{wish.node_id} does not run systemd, which starts and keeps the agent. On a machine without it run "

@@ -54,6 +54,8 @@ class NodeFacts:
     """Where /usr/local/bin/llmgw leads."""
     versions: tuple[str, ...] = ()
     """Folders of installed files below /opt/llmgw."""
+    busy: bool = False
+    """Another run of onboard-node changes something there."""
     active: str = "unknown"
     """systemd's word for the agent's unit."""
 
@@ -117,6 +119,7 @@ def read_facts(said: str, now: float, node_id: str) -> NodeFacts:
             key_fits="pair" in one,
             program=one.get("program"),
             versions=tuple(versions),
+            busy="busy" in one,
             active=one.get("active") or "unknown",
         )
     except (KeyError, ValueError, binascii.Error):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import time
 from pathlib import Path
 
@@ -293,3 +294,21 @@ def test_a_machine_whose_profile_prints_is_onboarded_all_the_same(machine: Machi
     done = machine.onboard_here(pki)
     assert done.returncode == 0, done.stderr
     assert "doctor: nothing is wrong" in done.stderr
+
+
+def test_a_machine_that_another_run_works_on_is_refused_before_anything_is_changed(
+    machine: Machine, pki: Path
+) -> None:
+    lock = machine.root / "run" / "llmgw-onboard.lock"
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        refused(machine, machine.onboard_here(pki), "Another run of onboard-node works on node01")
+    assert machine.onboard_here(pki).returncode == 0
+
+
+def test_a_control_plane_that_is_not_there_is_named_by_the_option_for_it(machine: Machine, pki: Path) -> None:
+    where = {"LLMGW_CTL_SERVER": "http://127.0.0.1:9", "LLMGW_CTL_TOKEN": "secret"}
+    done = machine.onboard_here(pki, "--wait", "5", **where)
+    refused(machine, done, "nothing listens at http://127.0.0.1:9", "name another with --ctl-server URL")
+    assert "--server" not in done.stderr.replace("--ctl-server", "")
+    assert "secret" not in done.stderr
