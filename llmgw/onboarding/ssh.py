@@ -48,7 +48,8 @@ _BOOTSTRAP = (
 )
 _BEGINS = "llmgw-onboard-begins"
 """Printed before the script's own words: a login shell's profile may print, too."""
-_WHO = "if [ $(id -u) = 0 ]; then echo root; else sudo -n id -u; fi"
+# Asked through the shell that the scripts want: sudo may allow somebody `id` and not that.
+_WHO = 'if [ $(id -u) = 0 ]; then echo root; else sudo -n sh -c "id -u"; fi'
 
 SMALL_FILES = "/run"
 """Memory, not a disk: where keys wait on a node until they are in place."""

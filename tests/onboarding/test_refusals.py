@@ -115,6 +115,16 @@ def test_a_user_who_cannot_become_root_is_told_why(machine: Machine, pki: Path, 
     refused(machine, machine.onboard_here(pki), *words)
 
 
+def test_a_user_who_may_sudo_something_but_no_shell_is_told_why(machine: Machine, pki: Path) -> None:
+    (machine.folder / "bin" / "id").write_text("#!/bin/sh\necho 1000\n")
+    (machine.folder / "bin" / "sudo").write_text(
+        '#!/bin/sh\nif [ "$2" = id ]; then echo 0; exit; fi\necho "sudo: a password is required" >&2\nexit 1\n'
+    )
+    for name in ("id", "sudo"):
+        (machine.folder / "bin" / name).chmod(0o755)
+    refused(machine, machine.onboard_here(pki), "sudo on 127.0.0.1 asks for a password", "--ssh-user root")
+
+
 def test_a_user_who_may_sudo_without_a_password_onboards(machine: Machine, pki: Path) -> None:
     sudo = machine.folder / "bin" / "sudo"
     sudo.write_text(
