@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from llmgw.messages.admin import NodeView
     from llmgw.onboarding.report import Report
 
+_View = TypeVar("_View")
 EXIT_NOT_GOOD = 1
 PANEL_NODE = "What the node has"
 PANEL_SSH = "Reaching it"
@@ -203,6 +204,8 @@ def onboard_node(
     stderr.
     """
     from llmgw.onboarding.onboard import Onboarding
+    from llmgw.onboarding.provision.errors import Ended
+    from llmgw.onboarding.provision.signals import endings_raised
     from llmgw.onboarding.ssh import Ssh
     from llmgw.onboarding.wish import Wish, read_fabric
     from llmgw.release import layout
@@ -227,9 +230,13 @@ def onboard_node(
     )
     wish.check()
     control = _Control(ctl_server, token_file, ca) if wait > 0 else None
-    with Ssh(addr, node_id=node, user=ssh_user, config=ssh_config) as ssh:
-        onboarding = Onboarding(wish, ssh, control, wait_s=wait, say=lambda line: _say(f"{node}: {line}"))
-        report = onboarding.run(dry_run=dry_run)
+    try:
+        # A closed terminal must not leave the connection and what was packed behind.
+        with endings_raised(), Ssh(addr, node_id=node, user=ssh_user, config=ssh_config) as ssh:
+            onboarding = Onboarding(wish, ssh, control, wait_s=wait, say=lambda line: _say(f"{node}: {line}"))
+            report = onboarding.run(dry_run=dry_run)
+    except Ended as ended:
+        raise SystemExit(128 + ended.number) from None
     if output is Output.json:
         print_json(report)
     else:
@@ -254,21 +261,38 @@ class _Control:
 
     def node(self, node_id: str) -> NodeView | None:
         """What it knows of a node; None when it knows none of that name. Raises SentenceError."""
-        from llmgw.cli.ctl.client import AdminClient, node_segment, shaped
-        from llmgw.cli.ctl.failures import RefusedError
-        from llmgw.cli.ctl.find import Wanted, find_server
+        from llmgw.cli.ctl.client import node_segment
         from llmgw.messages.admin import NodeView
 
-        if self._client is None:
-            server, token_file, ca = self._named
-            wanted = Wanted(server=server, token_file=token_file, ca=ca)
-            self._client = AdminClient(find_server(wanted, os.environ, Path.cwd(), Path.home()))
+        return self._get(f"nodes/{node_segment(node_id)}", NodeView)
+
+    def removed_at(self, node_id: str) -> float | None:
+        """When a node of that name was removed last. A server that cannot say (it is older) counts as none.
+        Raises SentenceError."""
+        from llmgw.cli.ctl.client import node_segment
+        from llmgw.messages.admin import NodeRemoval
+
+        removal = self._get(f"nodes/{node_segment(node_id)}/removal", NodeRemoval)
+        return None if removal is None else removal.removed_at
+
+    def _get(self, path: str, shape: type[_View]) -> _View | None:
+        from llmgw.cli.ctl.client import AdminClient, shaped
+        from llmgw.cli.ctl.failures import RefusedError
+        from llmgw.cli.ctl.find import Wanted, find_server
+
         try:
-            return shaped(self._client.get(f"nodes/{node_segment(node_id)}"), NodeView)
+            if self._client is None:
+                server, token_file, ca = self._named
+                wanted = Wanted(server=server, token_file=token_file, ca=ca)
+                self._client = AdminClient(find_server(wanted, os.environ, Path.cwd(), Path.home()))
+            return shaped(self._client.get(path), shape)
         except RefusedError as error:
             if error.status == 404:
                 return None
             raise
+        except SentenceError as error:
+            # --server is another thing here.
+            raise SentenceError(str(error).replace("--server", "--ctl-server")) from None
 
 
 def _say(line: str) -> None:

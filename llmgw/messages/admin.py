@@ -83,6 +83,13 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding] = []
 
 
+class NodeRemoval(msgspec.Struct, frozen=True, kw_only=True):
+    """When a node of that name was removed last; None when none was. Certificates of before then are refused."""
+
+    node_id: str
+    removed_at: float | None = None
+
+
 class ProfileView(msgspec.Struct, frozen=True, kw_only=True):
     """One profile: how many replicas are wanted and in which state they are."""
 

@@ -22,6 +22,11 @@ def check_machine(facts: NodeFacts, wish: Wish) -> None:
     """Raise OnboardError unless it is a Linux with systemd, called as the node is, whose clock is right."""
     if facts.system != "Linux":
         raise OnboardError(f"{wish.addr} runs {facts.system}; nodes are Linux machines.")
+    if facts.busy:
+        raise OnboardError(
+            f"Another run of onboard-node works on {wish.node_id}; wait for its end and run this again. Nothing "
+            "was changed."
+        )
     if not facts.has_systemd:
         raise OnboardError(
             f"{wish.node_id} does not run systemd, which starts and keeps the agent. On a machine without it run "
@@ -101,31 +106,48 @@ def _has(facts: NodeFacts, address: str) -> bool:
 
 
 def check_not_another(
-    wish: Wish, peer: Peer | None, view: NodeView | None, address: str, warn: Callable[[str], None]
+    wish: Wish,
+    peer: Peer | None,
+    view: NodeView | None,
+    address: str,
+    warn: Callable[[str], None],
+    *,
+    agent_runs: bool,
 ) -> None:
     """Raise OnboardError when the machine is another node already, or the node another machine; --force insists.
 
-    `peer` is the certificate that the machine carries, `view` what the control plane knows of the node id.
+    `peer` is the certificate that the machine carries, `view` what the control plane knows of the node id, and
+    `agent_runs` whether an agent runs on the machine.
     """
     if peer is not None and peer.node_id != wish.node_id:
         sentence = (
-            f"The machine at {wish.addr} is onboarded as {peer.node_id} already. If it is to be {wish.node_id} "
-            f"from now on, remove the other first (llmgw ctl node remove {peer.node_id}) and insist with --force"
+            f"The machine at {wish.addr} is onboarded as {peer.node_id} already. If its disk is a copy of that "
+            f"one's, insist with --force. If it is to be {wish.node_id} from now on and {peer.node_id} no more, "
+            f"remove that first (llmgw ctl node remove {peer.node_id}), then insist with --force"
         )
         if not wish.force:
             raise OnboardError(sentence + ".")
         warn(f"the machine was {peer.node_id} before; that node stays known until it is removed")
-    same_machine = peer is not None and peer.node_id == wish.node_id
-    if view is None or view.state != "ready" or view.address is None or same_machine:
+    if view is None or view.state not in ("ready", "unreachable") or not is_address(view.address or ""):
         return
-    if is_address(view.address) and ipaddress.ip_address(view.address) != ipaddress.ip_address(address):
-        if not wish.force:
-            raise OnboardError(
-                f"{wish.node_id} is onboarded elsewhere already: the control plane hears it at {view.address}, "
-                f"and this machine is {address}. Two machines cannot be one node: choose another --node, or "
-                f"remove that one first (llmgw ctl node remove {wish.node_id}); --force insists."
-            )
-        warn(f"{wish.node_id} is heard at {view.address} too; the control plane refuses one of the two")
+    if ipaddress.ip_address(view.address or "") == ipaddress.ip_address(address):
+        return
+    # A copied disk carries the certificate, too: what is heard is this machine only if an agent speaks from it.
+    cloned = any(finding.check == "cloned-machine" for finding in view.findings)
+    if peer is not None and peer.node_id == wish.node_id and agent_runs and not cloned:
+        return
+    heard = (
+        f"the control plane hears it at {view.address}"
+        if view.state == "ready"
+        else f"the control plane heard it last at {view.address}, where its engines may still work"
+    )
+    if not wish.force:
+        raise OnboardError(
+            f"{wish.node_id} is onboarded elsewhere already: {heard}, and this machine is {address}. Two "
+            "machines cannot be one node: choose another --node, or remove that one first (llmgw ctl node remove "
+            f"{wish.node_id}); --force insists."
+        )
+    warn(f"{wish.node_id} is onboarded elsewhere, too: {heard}; the control plane refuses one of the two")
 
 
 def _own(facts: NodeFacts) -> str:

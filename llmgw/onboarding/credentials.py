@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from llmgw.onboarding.errors import OnboardError
@@ -26,19 +26,27 @@ class OwnCertificate:
     unfit: str | None
 
 
-def judge(facts: NodeFacts, authority: Authority, node_id: str, address: str, now: float) -> OwnCertificate:
+def judge(
+    facts: NodeFacts,
+    authority: Authority,
+    node_id: str,
+    address: str,
+    now: float,
+    removed_at: float | None = None,
+) -> OwnCertificate:
     """Whether the certificate on the node can stay: its name, address and authority, its key, and more than half
-    of its life before it. Raises PkiError when the authority's own files cannot be read."""
+    of its life before it. The control plane refuses what is of before `removed_at` (epoch seconds), when the node
+    was removed. Raises PkiError when the authority's own files cannot be read."""
     pem = facts.files.get("agent.pem")
     if pem is None:
         return OwnCertificate(None, "the node has none")
     try:
         chain = x509.load_pem_x509_certificates(pem)
-        peer = peer_from_der(chain[0].public_bytes(Encoding.DER))
-    except (ValueError, PkiError):
+        leaf = chain[0]
+        peer = peer_from_der(leaf.public_bytes(Encoding.DER))
+        begin, end = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
+    except (ValueError, x509.InvalidVersion, PkiError):
         return OwnCertificate(None, "what the node has cannot be read")
-    leaf = chain[0]
-    begin, end = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
     if peer.node_id != node_id:
         return OwnCertificate(peer, f"the node's is that of {peer.node_id}")
     if not _descends(chain, authority.root):
@@ -48,6 +56,8 @@ def judge(facts: NodeFacts, authority: Authority, node_id: str, address: str, no
     revoked = read_list(authority.revocations_path, [authority.root]).revoked
     if {peer.serial, peer.origin, peer.issuer_serial} & set(revoked):
         return OwnCertificate(peer, "the node's was revoked")
+    if removed_at is not None and peer.is_of_before(removed_at):
+        return OwnCertificate(peer, f"the node was removed on {day(removed_at)}, and its own is of before that")
     if now >= end:
         return OwnCertificate(peer, f"the node's expired on {day(end)}")
     if now < begin:
@@ -79,6 +89,6 @@ def _descends(chain: list[x509.Certificate], root: x509.Certificate) -> bool:
 def _signed(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature):
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +13,11 @@ from llmgw.onboarding.errors import OnboardError
 from llmgw.onboarding.scripts import script
 from llmgw.onboarding.ssh import Ssh
 from llmgw.onboarding.ssh_words import printable
+
+_TAG = re.compile(r"cp3[0-9]{1,3}")
+_COUNT = re.compile(r"-?[0-9]{1,18}")
+_WORDS_CHARS_MAX = 200
+"""Names of machines, systems and versions are shown, and a node may say anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,8 @@ class NodeFacts:
     """Where /usr/local/bin/llmgw leads."""
     versions: tuple[str, ...] = ()
     """Folders of installed files below /opt/llmgw."""
+    busy: bool = False
+    """Another run of onboard-node changes something there."""
     active: str = "unknown"
     """systemd's word for the agent's unit."""
 
@@ -77,23 +85,25 @@ def read_facts(said: str, now: float, node_id: str) -> NodeFacts:
             word, _, rest = line.partition(" ")
             if word == "python":
                 tag, able, path = rest.split(" ", 2)
+                if not _TAG.fullmatch(tag):
+                    raise ValueError(tag)
                 found = interpreters.get(tag)
                 if found is None or not found.makes_environments:
                     interpreters[tag] = Interpreter(tag, able == "venv", path)
             elif word == "address":
-                interface, address = rest.split(" ", 1)
+                interface, address = printable(rest).split(" ", 1)
                 addresses.setdefault(interface, []).append(address)
             elif word == "free_kb":
                 place, size = rest.split(" ", 1)
-                free[place] = int(size)
+                free[place] = _count(size)
             elif word == "file":
                 name, content = rest.split(" ", 1)
                 files[name] = base64.b64decode(content, validate=True)
             elif word == "version":
-                versions.append(rest)
+                versions.append(rest[:_WORDS_CHARS_MAX])
             else:
-                one.setdefault(word, printable(rest.strip()))
-        clock = int(one["time"])
+                one.setdefault(word, printable(rest[:_WORDS_CHARS_MAX].strip()))
+        clock = _count(one["time"])
         return NodeFacts(
             hostname=one["hostname"],
             system=one["system"],
@@ -109,6 +119,7 @@ def read_facts(said: str, now: float, node_id: str) -> NodeFacts:
             key_fits="pair" in one,
             program=one.get("program"),
             versions=tuple(versions),
+            busy="busy" in one,
             active=one.get("active") or "unknown",
         )
     except (KeyError, ValueError, binascii.Error):
@@ -116,3 +127,10 @@ def read_facts(said: str, now: float, node_id: str) -> NodeFacts:
             f"{node_id} did not answer as a Linux machine with a POSIX shell does. Is its login shell a normal "
             "one, and does its profile print nothing when nobody is at a terminal?"
         ) from None
+
+
+def _count(text: str) -> int:
+    """A count of seconds or KiB. Raises ValueError for what no clock and no disk says."""
+    if not _COUNT.fullmatch(text.strip()):
+        raise ValueError(text)
+    return int(text)

@@ -2,19 +2,23 @@
 # the root trusted by the whole system, in the way of the distribution.
 . "$1/lib.sh"
 one_at_a_time
-mkdir -p "$etc" && chmod 755 "$etc" || die "$etc cannot be made"
+# Whoever owns the folder can exchange what root's agent reads in it.
+mkdir -p "$etc" && chmod 755 "$etc" && { [ "$me" != 0 ] || chown 0 "$etc"; } || die "$etc cannot be made"
 
 put "$1/ca.pem" "$etc/ca.pem" 644
 if [ -f "$1/agent.pem" ]; then
   # Two files, so there is a gap: the new key waits beside the old one, where the agent looks for it.
   changed "$etc/agent.pem"
+  [ ! -d "$etc/agent-key.pem" ] || [ -L "$etc/agent-key.pem" ] ||
+    die "$etc/agent-key.pem is a folder, and a file belongs there: move it away"
   fill "$1/agent-key.pem" "$etc/agent-key.pem.next" 600
   fill "$1/agent.pem" "$etc/agent.pem" 644
-  mv -f "$etc/agent-key.pem.next" "$etc/agent-key.pem" || die "$etc/agent-key.pem was not written"
+  mv -fT "$etc/agent-key.pem.next" "$etc/agent-key.pem" || die "$etc/agent-key.pem was not written"
 else
-  [ "$(stat -c '%a %u' "$etc/agent-key.pem")" = "600 $me" ] || {
+  [ "$(stat -Lc '%a %u' "$etc/agent-key.pem")" = "600 $me" ] || {
     changed "$etc/agent-key.pem"
-    chmod 600 "$etc/agent-key.pem" && { [ "$me" != 0 ] || chown 0:0 "$etc/agent-key.pem"; }
+    chmod 600 "$etc/agent-key.pem" && { [ "$me" != 0 ] || chown 0:0 "$etc/agent-key.pem"; } ||
+      die "others may read $etc/agent-key.pem, and that could not be changed"
   }
 fi
 if [ -f "$1/release.pub" ]; then

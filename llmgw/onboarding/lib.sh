@@ -26,12 +26,14 @@ same() {
 
 # fill FILE TARGET MODE: TARGET has FILE's content and MODE, whole or not at all.
 fill() {
+  # mv would put it into a folder of that name, and say nothing.
+  [ ! -d "$2" ] || [ -L "$2" ] || die "$2 is a folder, and a file belongs there: move it away"
   mkdir -p "$(dirname "$2")" &&
     rm -f "$2.llmgw-new" &&
     (umask 077 && cp "$1" "$2.llmgw-new") &&
     chmod "$3" "$2.llmgw-new" &&
     { sync "$2.llmgw-new" 2>/dev/null || :; } &&
-    mv -f "$2.llmgw-new" "$2" || {
+    mv -fT "$2.llmgw-new" "$2" || {
     rm -f "$2.llmgw-new"
     die "$2 was not written"
   }

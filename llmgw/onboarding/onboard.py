@@ -18,7 +18,7 @@ import msgspec
 from llmgw.config.errors import SentenceError
 from llmgw.messages.findings import Finding
 from llmgw.onboarding import credentials, program
-from llmgw.onboarding.errors import OnboardError, StepError
+from llmgw.onboarding.errors import OnboardError
 from llmgw.onboarding.facts import look
 from llmgw.onboarding.planning import Plan, make_plan, tell_plan
 from llmgw.onboarding.report import Report, Telling
@@ -224,9 +224,10 @@ class Onboarding:
         try:
             said = self._ssh.run(script("doctor"), timeout_s=DOCTOR_TIMEOUT_S)
             self.report.findings = msgspec.json.decode(said, type=_Examination).findings
-        except StepError as error:
-            self._telling.note(str(error))
-        except msgspec.MsgspecError:
+        except OnboardError as error:
+            # What was done, and why the node is not there, is told all the same.
+            self._telling.note(f"llmgw doctor was not heard: {error}")
+        except (msgspec.MsgspecError, RecursionError):
             self._telling.note(
                 f"what llmgw doctor says on {self._wish.node_id} cannot be read: its version is another"
             )

@@ -45,15 +45,15 @@ def make_plan(
     # A program that cannot be sent is told before anybody waits for a connection.
     if wish.binary is not None:
         program.named(wish.binary, release_key)
-    view = _ask_about_node(wish, control)
+    view, removed_at = _ask_about_node(wish, control)
     who = ssh.connect()
     facts = look(ssh, wall)
     telling.done("reach", False, f"{who} on {facts.distribution or facts.system} ({facts.machine})")
     checks.check_machine(facts, wish)
     address = checks.enrolled_address(facts, wish, agent_yaml.keys_of(facts.files.get("agent.yaml")))
     telling.report.address = address
-    own = credentials.judge(facts, authority, wish.node_id, address, wall())
-    checks.check_not_another(wish, own.peer, view, address, telling.note)
+    own = credentials.judge(facts, authority, wish.node_id, address, wall(), removed_at)
+    checks.check_not_another(wish, own.peer, view, address, telling.note, agent_runs=facts.active == "active")
     settings = agent_yaml.plan(wish, facts.files.get("agent.yaml"), address)
     if settings.engine_note is not None:
         telling.note(f"{wish.node_id} {settings.engine_note}")
@@ -71,11 +71,12 @@ def make_plan(
     )
 
 
-def _ask_about_node(wish: Wish, control: ControlPlane | None) -> NodeView | None:
+def _ask_about_node(wish: Wish, control: ControlPlane | None) -> tuple[NodeView | None, float | None]:
+    """(what the control plane knows of the node, when one of that name was removed)."""
     if control is None:
-        return None
+        return None, None
     try:
-        return control.node(wish.node_id)
+        return control.node(wish.node_id), control.removed_at(wish.node_id)
     except SentenceError as error:
         raise OnboardError(
             f"The control plane could not be asked about {wish.node_id}: {error}\n"

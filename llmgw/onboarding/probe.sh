@@ -4,6 +4,12 @@ R=${LLMGW_ROOT:-}
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 etc=$R/etc/llmgw
 
+# Another run that works here, seen before anything is decided.
+lock=$R/run/llmgw-onboard.lock
+if [ -f "$lock" ] && command -v flock >/dev/null 2>&1; then
+  flock -n "$lock" true 2>/dev/null || echo "busy yes"
+fi
+
 echo "time $(date +%s)"
 echo "hostname $(uname -n)"
 echo "system $(uname -s)"

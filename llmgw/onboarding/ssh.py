@@ -10,11 +10,11 @@ import io
 import os
 import re
 import shutil
-import signal
 import subprocess
 import tarfile
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,6 +30,8 @@ CONNECT_TIMEOUT_S = 10
 ALIVE_EVERY_S = 15
 STEP_TIMEOUT_S = 120.0
 OUTPUT_BYTES_MAX = 4 * 1024 * 1024
+_LOOK_EVERY_S = 0.1
+"""How often the size of a node's output is looked at."""
 # sun_path has 108 bytes with its final NUL (unix(7)), and ssh appends 17 characters while it makes the socket.
 _SOCKET_PATH_MAX = 90
 _PIECE_BYTES = 256 * 1024
@@ -46,7 +48,8 @@ _BOOTSTRAP = (
 )
 _BEGINS = "llmgw-onboard-begins"
 """Printed before the script's own words: a login shell's profile may print, too."""
-_WHO = "if [ $(id -u) = 0 ]; then echo root; else sudo -n id -u; fi"
+# Asked through the shell that the scripts want: sudo may allow somebody `id` and not that.
+_WHO = 'if [ $(id -u) = 0 ]; then echo root; else sudo -n sh -c "id -u"; fi'
 
 SMALL_FILES = "/run"
 """Memory, not a disk: where keys wait on a node until they are in place."""
@@ -180,8 +183,8 @@ class Ssh:
                 start_new_session=True,
             )
             # Of the whole, sending included: a machine whose disk hangs reads no further and says nothing.
-            timer = threading.Timer(timeout_s, process.kill)
-            timer.start()
+            watch = _Watch(process, (out.fileno(), said.fileno()), timeout_s)
+            watch.start()
             try:
                 if script is not None:
                     assert process.stdin is not None
@@ -190,17 +193,17 @@ class Ssh:
                         process.stdin.close()
                 code = process.wait()
             finally:
-                timer.cancel()
+                watch.end()
                 if process.poll() is None:
                     process.kill()
                     process.wait()
                 if process.stdin is not None:
                     with suppress(OSError):
                         process.stdin.close()
-            if code == -signal.SIGKILL:
+            if watch.problem is not None:
                 raise OnboardError(
-                    f"{self.node_id}: {script.name if script else 'the first command'} did not end within "
-                    f"{timeout_s:g} s; look at the node (ssh {self.address}), then run this again."
+                    f"{self.node_id}: {script.name if script else 'the first command'} {watch.problem}; look at "
+                    f"the node (ssh {self.address}), then run this again."
                 )
             return code, _text(out), _text(said)
 
@@ -217,6 +220,33 @@ class Ssh:
             )
             return re.search(r"^stricthostkeychecking ask$", done.stdout, re.MULTILINE) is not None
         return False
+
+
+class _Watch(threading.Thread):
+    """Ends a process that takes too long, or writes more than anybody asked for: its output is on our disk."""
+
+    def __init__(self, process: subprocess.Popen[bytes], files: tuple[int, ...], timeout_s: float) -> None:
+        super().__init__(daemon=True)
+        self.problem: str | None = None
+        self._process = process
+        self._files = files
+        self._timeout_s = timeout_s
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        while self.problem is None and not self._ended.wait(min(_LOOK_EVERY_S, deadline - time.monotonic())):
+            if any(os.fstat(file).st_size > OUTPUT_BYTES_MAX for file in self._files):
+                self.problem = f"printed more than {OUTPUT_BYTES_MAX // 2**20} MiB"
+            elif time.monotonic() >= deadline:
+                self.problem = f"did not end within {self._timeout_s:g} s"
+        if self.problem is not None:
+            self._process.kill()
+
+    def end(self) -> None:
+        """No longer watch. The process is over, or about to be ended."""
+        self._ended.set()
+        self.join()
 
 
 def _send(script: Script, stream: IO[bytes], sent: Callable[[int], None] | None) -> None:

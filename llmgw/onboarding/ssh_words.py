@@ -13,7 +13,7 @@ from llmgw.onboarding.errors import OnboardError
 SSH_FAILED = 255
 """ssh's own exit code (ssh(1)); none of our scripts ends with it."""
 _SHOWN_CHARS = 300
-_BY_THE_WAY = ("Warning: Permanently added", "** ", "@@@", "debug")
+_BY_THE_WAY = ("Warning: Permanently added", "** ", "@@@", "debug", "sudo: unable to resolve host")
 
 
 def explain_ssh(said: str, address: str, node_id: str) -> OnboardError:

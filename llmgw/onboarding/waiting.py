@@ -23,6 +23,10 @@ class ControlPlane(Protocol):
         """What it knows of a node; None when it knows none of that name. Raises SentenceError."""
         ...
 
+    def removed_at(self, node_id: str) -> float | None:
+        """When a node of that name was removed last, in epoch seconds; None: none was. Raises SentenceError."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Clock:

@@ -8,11 +8,21 @@ from functools import lru_cache
 from typing import Literal
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.x509.oid import NameOID
 
 from llmgw.messages.agent import NODE_ID_PATTERN
 from llmgw.pki.certificates import BACKDATE_S, ORIGIN_PREFIX, RENEWAL_UNIT, common_name, kind_of, serial_hex
 from llmgw.pki.errors import PkiError
+
+_NOT_X509 = (
+    x509.InvalidVersion,
+    x509.ExtensionNotFound,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+    UnsupportedAlgorithm,
+)
+"""What is raised beside ValueError for a certificate that parses and breaks a rule of RFC 5280."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,11 @@ class Peer:
     issued_at: float
     """Whole seconds, by the clock of whoever signed."""
 
+    def is_of_before(self, removed_at: float) -> bool:
+        """Whether it was made before a removal of its node, and is refused for that. Certificates know whole
+        seconds: one made in the same second as the removal was made after it."""
+        return self.issued_at < int(removed_at)
+
 
 @lru_cache(maxsize=4096)
 def peer_from_der(der: bytes) -> Peer:
@@ -45,7 +60,7 @@ def peer_from_der(der: bytes) -> Peer:
         node_id = common_name(certificate.subject)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         signed_by = certificate.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
-    except (ValueError, x509.ExtensionNotFound) as error:
+    except (ValueError, *_NOT_X509) as error:
         raise PkiError(
             f"The client's certificate was not made by `llmgw ctl cert issue-client` ({error})."
         ) from None

@@ -209,8 +209,7 @@ class AgentsApi:
         if refusal is not None:
             raise HubError(403, "revoked", refusal)
         removed_at = self._removed_at(peer.node_id)
-        # Certificates know whole seconds: one made in the same second as the removal was made after it.
-        if removed_at is not None and peer.issued_at < int(removed_at):
+        if removed_at is not None and peer.is_of_before(removed_at):
             raise HubError(
                 403,
                 "removed",

@@ -23,6 +23,7 @@ from llmgw.messages.admin import (
     LogView,
     ModelView,
     NewToken,
+    NodeRemoval,
     NodeView,
     ReplicaView,
     ServerView,
@@ -126,6 +127,10 @@ class Backend:
     def nodes(self) -> list[NodeView]:
         """Every node."""
         return node_views(self._hub)
+
+    def node_removal(self, node_id: str) -> NodeRemoval:
+        """When a node of that name was removed last."""
+        return NodeRemoval(node_id=node_id, removed_at=self._store.removed_at(node_id))
 
     def replicas(self) -> list[ReplicaView]:
         """Every replica."""

@@ -28,6 +28,7 @@ from llmgw.messages.admin import (
     ModelPlan,
     ModelView,
     NewToken,
+    NodeRemoval,
     NodeView,
     NodeWeightsView,
     PlanCatalog,
@@ -455,6 +456,9 @@ class ScriptedBackend:
         if self.broken:
             raise RuntimeError("a defect of the control plane")
         return self.nodes_known
+
+    def node_removal(self, node_id: str) -> NodeRemoval:
+        return NodeRemoval(node_id=node_id, removed_at=STARTED_AT if node_id == "node99" else None)
 
     def replicas(self) -> list[ReplicaView]:
         return self.replicas_known

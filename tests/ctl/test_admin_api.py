@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from llmgw.messages import admin, admin_fabrics, admin_keys, topology
 from llmgw.server.admin.app import create_admin_app
-from tests.ctl.scripted import TOKEN, ScriptedBackend, ServedAdmin
+from tests.ctl.scripted import STARTED_AT, TOKEN, ScriptedBackend, ServedAdmin
 
 DOCS = Path(__file__).parents[2] / "docs" / "api.md"
 
@@ -97,6 +97,12 @@ def test_a_change_is_made_in_the_name_of_the_token(
     assert answer.status_code == 200, answer.text
     assert set(answer.json()) == {"message", "warnings"}
     assert backend.asked[-1] == asked
+
+
+def test_the_removal_of_a_node_is_told_though_nobody_knows_it_any_more(client: httpx.Client) -> None:
+    removed = client.get("/api/v1/nodes/node99/removal").json()
+    assert removed == {"node_id": "node99", "removed_at": STARTED_AT}
+    assert client.get("/api/v1/nodes/node01/removal").json() == {"node_id": "node01", "removed_at": None}
 
 
 def test_a_forced_drain_says_so(client: httpx.Client, backend: ScriptedBackend) -> None:

@@ -137,6 +137,25 @@ def test_a_revoked_node_that_is_onboarded_again_gets_another_certificate_and_is_
     until(lambda: fleet.node("node04")["last_heard_s"] < 2, 10)
 
 
+def test_a_removed_node_that_is_onboarded_again_gets_another_certificate_though_nobody_revoked_it(
+    fleet: Fleet,
+) -> None:
+    machine = fleet.machine("node05")
+    assert fleet.onboard(machine).returncode == 0
+    nowhere = str(fleet.folder / "nowhere")
+    removed = llmgw(
+        *("ctl", "node", "remove", "node05", "--yes", "--pki", nowhere),
+        env={"LLMGW_STATE": str(fleet.server.state)},
+    )
+    assert "node05 is removed" in removed.stdout, removed.stderr
+    until(lambda: any("node05 was removed on" in line for line in machine.log("agent")), 30)
+    done = fleet.onboard(machine)
+    assert done.returncode == 0, done.stderr
+    assert "the node was removed on " in done.stderr
+    assert fleet.node("node05")["state"] == "ready"
+    assert changed_by(fleet.onboard(machine, "-o", "json")) == []
+
+
 def test_without_a_control_plane_nothing_is_changed(fleet: Fleet, tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     done = machine.onboard(

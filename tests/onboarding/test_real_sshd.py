@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -165,6 +166,19 @@ def test_a_connection_cut_while_a_file_is_sent_leaves_nothing_on_the_machine(
         until(lambda: not machine.left_behind(), 20)
 
 
+def test_a_machine_that_prints_without_end_is_left_before_it_fills_our_disk(
+    sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmgw.onboarding.ssh.OUTPUT_BYTES_MAX", 2**20)
+    talks = tmp_path / "talks"
+    talks.write_text("#!/bin/sh\nyes\n")
+    talks.chmod(0o755)
+    sshd.start(f"ForceCommand={talks}")
+    too_much = pytest.raises(OnboardError, match="node01: the first command printed more than 1 MiB")
+    with Ssh("gpu-a", node_id="node01", config=sshd.config) as ssh, too_much:
+        ssh.connect()
+
+
 def test_a_script_that_does_not_end_is_given_up_and_cleans_up_after_itself(machine: Machine, sshd: Sshd) -> None:
     sshd.start()
     with Ssh("gpu-a", node_id="node01", config=sshd.config) as ssh:
@@ -172,3 +186,31 @@ def test_a_script_that_does_not_end_is_given_up_and_cleans_up_after_itself(machi
         with pytest.raises(OnboardError, match=r"node01: waiting did not end within 0\.5 s"):
             ssh.run(Script("waiting", "sleep 2", {}), timeout_s=0.5)
         until(lambda: not machine.left_behind(), 20)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_ended_leaves_nothing_on_either_side(
+    machine: Machine, pki: Path, sshd: Sshd, tmp_path: Path, number: signal.Signals
+) -> None:
+    sshd.start()
+    here = tmp_path / "h"
+    here.mkdir()
+    slow = machine.folder / "bin" / "update-ca-certificates"
+    slow.write_text(f"#!/bin/sh\ntouch {tmp_path}/reached\nsleep 5\n")
+    command = [sys.executable, "-m", "llmgw", "onboard-node", *machine.arguments(pki, options(sshd))]
+    process = subprocess.Popen(
+        command,
+        env=machine.env(TMPDIR=str(here)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until((tmp_path / "reached").exists, 30)
+    process.send_signal(number)
+    said = process.communicate(timeout=20)[1]
+    assert process.returncode == 128 + number
+    assert "Traceback" not in said
+    assert list(here.iterdir()) == []
+    until(lambda: not machine.left_behind(), 20)
+    assert sshd.logins() == 1

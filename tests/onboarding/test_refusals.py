@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import time
 from pathlib import Path
 
@@ -114,6 +115,16 @@ def test_a_user_who_cannot_become_root_is_told_why(machine: Machine, pki: Path, 
     refused(machine, machine.onboard_here(pki), *words)
 
 
+def test_a_user_who_may_sudo_something_but_no_shell_is_told_why(machine: Machine, pki: Path) -> None:
+    (machine.folder / "bin" / "id").write_text("#!/bin/sh\necho 1000\n")
+    (machine.folder / "bin" / "sudo").write_text(
+        '#!/bin/sh\nif [ "$2" = id ]; then echo 0; exit; fi\necho "sudo: a password is required" >&2\nexit 1\n'
+    )
+    for name in ("id", "sudo"):
+        (machine.folder / "bin" / name).chmod(0o755)
+    refused(machine, machine.onboard_here(pki), "sudo on 127.0.0.1 asks for a password", "--ssh-user root")
+
+
 def test_a_user_who_may_sudo_without_a_password_onboards(machine: Machine, pki: Path) -> None:
     sudo = machine.folder / "bin" / "sudo"
     sudo.write_text(
@@ -205,6 +216,10 @@ def test_a_disk_that_fills_up_is_told_with_the_place(machine: Machine, pki: Path
         ),
         ("sh: 1: tar: not found\n", "there is no tar on the node"),
         ("", "exit code 75, without a word"),
+        (
+            "sudo: unable to resolve host node01: Name or service not known\nanother run works on this node\n",
+            "failed: another run works on this node",
+        ),
     ],
 )
 def test_what_a_node_says_is_a_sentence(said: str, words: str) -> None:
@@ -289,3 +304,21 @@ def test_a_machine_whose_profile_prints_is_onboarded_all_the_same(machine: Machi
     done = machine.onboard_here(pki)
     assert done.returncode == 0, done.stderr
     assert "doctor: nothing is wrong" in done.stderr
+
+
+def test_a_machine_that_another_run_works_on_is_refused_before_anything_is_changed(
+    machine: Machine, pki: Path
+) -> None:
+    lock = machine.root / "run" / "llmgw-onboard.lock"
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        refused(machine, machine.onboard_here(pki), "Another run of onboard-node works on node01")
+    assert machine.onboard_here(pki).returncode == 0
+
+
+def test_a_control_plane_that_is_not_there_is_named_by_the_option_for_it(machine: Machine, pki: Path) -> None:
+    where = {"LLMGW_CTL_SERVER": "http://127.0.0.1:9", "LLMGW_CTL_TOKEN": "secret"}
+    done = machine.onboard_here(pki, "--wait", "5", **where)
+    refused(machine, done, "nothing listens at http://127.0.0.1:9", "name another with --ctl-server URL")
+    assert "--server" not in done.stderr.replace("--ctl-server", "")
+    assert "secret" not in done.stderr

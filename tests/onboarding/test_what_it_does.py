@@ -272,3 +272,35 @@ def test_a_bare_machine_under_a_name_that_had_certificates_is_told_how_to_revoke
     done = machine.onboard_here(pki)
     assert "node77 has had 1 certificate that still hold" in done.stderr
     assert "llmgw ctl cert revoke " in done.stderr
+
+
+@pytest.mark.parametrize("name", ["agent.pem", "agent-key.pem", "ca.pem", "agent.yaml"])
+def test_a_folder_where_a_file_belongs_is_told_and_nothing_is_put_into_it(
+    machine: Machine, pki: Path, name: str
+) -> None:
+    machine.etc(name).mkdir(parents=True)
+    done = machine.onboard_here(pki)
+    assert done.returncode == 1
+    assert f"{machine.etc(name)} is a folder, and a file belongs there: move it away" in done.stderr
+    assert list(machine.etc(name).iterdir()) == []
+    machine.etc(name).rmdir()
+    assert machine.onboard_here(pki).returncode == 0
+    assert list(machine.etc("").glob("*.llmgw-new")) == []
+
+
+def test_a_file_where_a_folder_belongs_is_told(machine: Machine, pki: Path) -> None:
+    machine.etc("").write_text("")
+    done = machine.onboard_here(pki)
+    assert done.returncode == 1
+    assert f"{machine.root}/etc/llmgw cannot be made" in done.stderr
+
+
+def test_a_key_that_a_link_leads_to_is_no_difference_and_is_closed_to_others(machine: Machine, pki: Path) -> None:
+    machine.onboard_here(pki)
+    kept = machine.folder / "kept-key.pem"
+    machine.etc("agent-key.pem").rename(kept)
+    machine.etc("agent-key.pem").symlink_to(kept)
+    assert changed_by(machine.onboard_here(pki, "-o", "json")) == []
+    kept.chmod(0o644)
+    assert changed_by(machine.onboard_here(pki, "-o", "json")) == ["identity", "agent"]
+    assert kept.stat().st_mode & 0o777 == 0o600

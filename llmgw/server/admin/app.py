@@ -48,6 +48,7 @@ def create_admin_app(
             Route(f"{api}/nodes", reads.nodes, methods=["GET"]),
             Route(f"{api}/nodes/{{node}}", reads.node, methods=["GET"]),
             Route(f"{api}/nodes/{{node}}", writes.remove_node, methods=["DELETE"]),
+            Route(f"{api}/nodes/{{node}}/removal", reads.node_removal, methods=["GET"]),
             Route(f"{api}/nodes/{{node}}/cordon", writes.cordon, methods=["POST"]),
             Route(f"{api}/nodes/{{node}}/uncordon", writes.uncordon, methods=["POST"]),
             Route(f"{api}/nodes/{{node}}/drain", writes.drain, methods=["POST"]),

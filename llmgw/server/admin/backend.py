@@ -20,6 +20,7 @@ from llmgw.messages.admin import (
     LogView,
     ModelView,
     NewToken,
+    NodeRemoval,
     NodeView,
     NodeWeightsView,
     PlanCatalog,
@@ -190,6 +191,10 @@ class AdminBackend(Protocol):
     def server(self) -> ServerView: ...
 
     def nodes(self) -> list[NodeView]: ...
+
+    def node_removal(self, node_id: str) -> NodeRemoval:
+        """Of a name that need not be known any more."""
+        ...
 
     def replicas(self) -> list[ReplicaView]: ...
 

@@ -48,6 +48,10 @@ class Reads:
             raise not_found("node", name, list(nodes))
         return answer(nodes[name])
 
+    async def node_removal(self, request: Request) -> Response:
+        border.only_parameters(request)
+        return answer(self._backend.node_removal(border.node_id(request)))
+
     async def replicas(self, request: Request) -> Response:
         border.only_parameters(request, "model")
         replicas = self._backend.replicas()
