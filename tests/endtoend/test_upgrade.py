@@ -145,6 +145,18 @@ def test_a_release_that_does_not_come_up_is_taken_back_and_the_roll_stops(pair: 
     assert pair.engine_pids() == engines
 
 
+@pytest.mark.parametrize("status", [2, 78])
+def test_a_release_after_whose_end_its_unit_starts_nothing_is_taken_back_too(
+    pair: UpgradableFleet, status: int
+) -> None:
+    release = pair.publisher.release(BROKEN, broken=f"exit {status}")
+    version, engines = pair.version("node01"), pair.engine_pids()
+    done = pair.running.ctl("upgrade", "--to", str(release), "--nodes", "node01", ok=False, timeout_s=60)
+    assert pair.states() == {"node01": "back"}, done.stderr
+    assert f"because llmgw {BROKEN} ended with {status}" in done.stdout
+    assert (pair.version("node01"), pair.engine_pids()) == (version, engines)
+
+
 def test_a_roll_goes_on_after_whoever_followed_it_left_and_the_server_was_killed(pair: UpgradableFleet) -> None:
     release = pair.publisher.release(NEWEST, padding=20_000_000)
     (pair.folder / "none.pub").write_bytes(pair.publisher.public_key)
