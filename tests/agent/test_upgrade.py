@@ -20,7 +20,7 @@ from llmgw.agent.upgrade import download as downloading
 from llmgw.agent.upgrade.download import STALL_LIMIT_S, download
 from llmgw.agent.upgrade.marker import Marker, read_marker, write_marker
 from llmgw.agent.upgrade.program import run_program
-from llmgw.agent.upgrade.trial import REFUSED_LIMIT_S, Trial
+from llmgw.agent.upgrade.trial import REFUSED_LIMIT_S, UNHEARD_LIMIT_S, Trial
 from llmgw.agent.upgrade.upgrader import SETTLE, Upgrader
 from llmgw.messages.agent import Refusal
 from llmgw.messages.upgrade import ReadRelease, Upgrade, UpgradeTold
@@ -139,6 +139,16 @@ def test_what_is_not_the_file_that_was_signed_is_thrown_away(tmp_path: Path, bro
     assert not path.exists() or path.read_bytes() == b""
 
 
+def test_what_a_power_cut_has_left_of_a_download_is_fetched_anew(tmp_path: Path) -> None:
+    content = os.urandom(3500)
+    server, path = FileServer(content), tmp_path / "download" / "file"
+    path.parent.mkdir()
+    path.write_bytes(b"\0" * 2000)
+    fetch(server, wish_for(content), path)
+    assert path.read_bytes() == content
+    assert server.offsets == [2000, 3000, 0, 1000, 2000, 3000]
+
+
 class Node:
     """A machine below a folder, on which a program was installed that says version 1.0.0."""
 
@@ -223,6 +233,33 @@ def test_an_agent_that_is_this_release_already_says_so(node: Node) -> None:
     node.upgrade(upgrade, content)
     assert node.upgrade(upgrade, content, version="1.1.0").stage == "already"
     assert node.restarts == 1
+
+
+def test_an_agent_whose_program_was_replaced_beneath_it_does_not_say_that_it_is_the_new_one(node: Node) -> None:
+    upgrade, content = node.release()
+    node.upgrade(upgrade, content)
+    told = node.upgrade(upgrade, content, version="1.0.0")
+    assert told.stage == "refused"
+    assert "is llmgw 1.1.0 already, and this agent still llmgw 1.0.0" in told.sentence
+    assert node.restarts == 1
+
+
+def test_what_is_left_for_the_way_back_is_on_the_disk_before_the_program_is_switched(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, str]] = []
+    fsync = os.fsync
+
+    def seen(descriptor: int) -> None:
+        name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+        synced.append((name, os.readlink(node.program).split("/")[-3][:5]))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", seen)
+    node.upgrade(*node.release())
+    assert [name for name, _ in synced] == [f"{SETTLE}.new", "state", "marker.new", "state"]
+    assert {version for _, version in synced} == {"1.0.0"}
+    assert (node.folder / "state" / SETTLE).stat().st_mode & 0o777 == 0o600
 
 
 def test_an_agent_that_nobody_would_start_again_refuses(node: Node) -> None:
@@ -318,11 +355,48 @@ def test_a_version_that_the_server_refuses_for_a_minute_goes_back(node: Node) ->
     assert (last.outcome, last.reason) == ("back", "the server refused llmgw 1.1.0: this server is 1.9")
 
 
+def test_a_server_that_was_away_meanwhile_has_not_refused_for_a_minute(node: Node) -> None:
+    new = trial(switched(node))
+    for Seconds.now in (0.0, 100.0, 200.0):
+        new.refused("starting")
+        new.unheard("the connection was refused")
+    assert node.version() == "llmgw 1.1.0"
+
+
+def test_a_version_that_gets_through_to_no_server_goes_back(node: Node) -> None:
+    folder, restarts = switched(node), list[int]()
+    new = trial(folder, lambda: restarts.append(1))
+    for Seconds.now in (0.0, UNHEARD_LIMIT_S - 1.0):
+        new.unheard("no route to host")
+    assert node.version() == "llmgw 1.1.0"
+    Seconds.now += 1.0
+    new.unheard("no route to host")
+    assert restarts == [1]
+    assert node.version() == "llmgw 1.0.0"
+    last = trial(folder).last()
+    assert last is not None
+    assert last.reason == "30 min long no server was reached by llmgw 1.1.0: no route to host"
+
+
+def test_a_version_does_not_go_back_to_one_that_is_gone(node: Node) -> None:
+    folder, restarts = switched(node), list[int]()
+    marker = read_marker(folder)
+    assert marker is not None
+    os.unlink(marker.old)
+    new = trial(folder, lambda: restarts.append(1))
+    for Seconds.now in (0.0, 100.0):
+        new.refused("no")
+    assert restarts == []
+    assert node.version() == "llmgw 1.1.0"
+
+
 def test_a_version_that_has_settled_stays_whatever_the_server_says(node: Node) -> None:
     new = trial(switched(node))
     new.registered()
-    for Seconds.now in (0.0, 1000.0, 2000.0):
+    for Seconds.now in (0.0, 1000.0, 4000.0):
         new.refused("no")
+    for Seconds.now in (5000.0, 9000.0):
+        new.unheard("no route to host")
     assert node.version() == "llmgw 1.1.0"
 
 
@@ -375,6 +449,12 @@ def test_a_program_that_does_not_end_is_killed_with_what_it_started(tmp_path: Pa
         asyncio.run(run_program(["/bin/sh", "-c", script], os.environ, 1.0))
     state = Path(f"/proc/{pid.read_text().strip()}/stat")
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_an_id_that_no_server_would_take_in_a_registration_is_taken_from_none() -> None:
+    wish = msgspec.json.encode(wish_for(b"x", request_id="u" * 129))
+    with pytest.raises(msgspec.ValidationError, match="request_id"):
+        msgspec.json.decode(wish, type=Upgrade)
 
 
 def test_a_refusal_of_the_server_is_told_in_its_words(tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ log = structlog.get_logger("agent")
 REFUSED_LIMIT_S = 60.0
 """A server that answers and takes no registration for so long is taken to mind this version. One that is away
 says nothing about it."""
+UNHEARD_LIMIT_S = 1800.0
+"""When no server answers for so long, it may be this version that does not get through to one, and nobody could
+tell it to go back then. If it is the server, nothing is lost."""
 
 
 class Trial:
@@ -27,6 +30,7 @@ class Trial:
         self._restart = restart
         self._marker = _believed(read_marker(folder))
         self._refused_since: float | None = None
+        self._unheard_since: float | None = None
 
     def last(self) -> LastUpgrade | None:
         """For the registration; None when this agent was never upgraded."""
@@ -43,7 +47,7 @@ class Trial:
 
     def registered(self) -> None:
         """A server has taken the registration: from now on this is the program to go back to."""
-        self._refused_since = None
+        self._refused_since = self._unheard_since = None
         if self._marker is None or self._marker.outcome != "trial":
             return
         marker = replace(self._marker, outcome="settled")
@@ -58,24 +62,35 @@ class Trial:
 
     def refused(self, sentence: str) -> None:
         """A server has answered, and would not take the registration."""
+        now = self._now_s()
+        self._unheard_since = None
+        if self._refused_since is None:
+            self._refused_since = now
+        if now - self._refused_since >= REFUSED_LIMIT_S:
+            self._go_back("the server refused", sentence)
+
+    def unheard(self, sentence: str) -> None:
+        """No server has answered the registration."""
+        now = self._now_s()
+        self._refused_since = None
+        if self._unheard_since is None:
+            self._unheard_since = now
+        if now - self._unheard_since >= UNHEARD_LIMIT_S:
+            self._go_back(f"{UNHEARD_LIMIT_S / 60:.0f} min long no server was reached by", sentence)
+
+    def _go_back(self, why: str, sentence: str) -> None:
         marker = self._marker
         if marker is None or marker.outcome != "trial":
             return
-        now = self._now_s()
-        if self._refused_since is None:
-            self._refused_since = now
-        if now - self._refused_since < REFUSED_LIMIT_S:
-            return
-        reason = f"the server refused llmgw {marker.version}: {sentence}"
         try:
             point_back(marker)
-            marker = replace(marker, outcome="back", reason=reason)
+            marker = replace(marker, outcome="back", reason=f"{why} llmgw {marker.version}: {sentence}")
             write_marker(self._folder, marker)
         except OSError as error:
             log.error("the version from before cannot be put back", error=str(error))
             return
         self._marker = marker
-        log.error("going back to the version from before", old=marker.old, reason=reason)
+        log.error("going back to the version from before", old=marker.old, reason=marker.reason)
         self._restart()
 
 

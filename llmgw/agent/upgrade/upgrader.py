@@ -17,7 +17,7 @@ import structlog
 
 from llmgw.agent.conversation import Clock, Transport
 from llmgw.agent.upgrade.download import download
-from llmgw.agent.upgrade.marker import Marker, read_marker, remove_marker, write_marker
+from llmgw.agent.upgrade.marker import Marker, read_marker, remove_marker, write_marker, write_whole
 from llmgw.agent.upgrade.program import run_program
 from llmgw.messages.upgrade import SENTENCE_CHARS_MAX, TELL_EVERY_S, Upgrade, UpgradeTold
 from llmgw.release import install, settle
@@ -32,7 +32,7 @@ EXIT_RESTART: Final = 75
 """An agent that ends with this wants to be started again (llmgw-agent.service: RestartForceExitStatus)."""
 INSTALLED_BELOW_ENV: Final = "LLMGW_INSTALLED_BELOW"
 """The folder below which install.sh has put the program, `/` on a machine. Whoever sets it (the unit does)
-promises to run settle.sh before each start, to start the program by its symlink, and to do so again after
+promises to run settle.sh before each start and after each end, to start the program by its symlink, and to do so again after
 EXIT_RESTART."""
 SETTLE: Final = "settle.sh"
 INSTALL_TIMEOUT_S = 900.0
@@ -129,6 +129,11 @@ class Upgrader:
             )
         new = f"{self._root}{VERSIONS}/{version}-{upgrade.sha256[:12]}"
         if old == f"{new}/bin/llmgw" and os.access(old, os.X_OK):
+            if version != self._version:
+                raise ReleaseError(
+                    f"{self._program} is llmgw {version} already, and this agent still llmgw {self._version}: it "
+                    "was replaced by other means and the agent not restarted since; systemctl restart llmgw-agent"
+                )
             await say("already")
             return
         path = self._folder / "download" / upgrade.sha256
@@ -202,9 +207,7 @@ class Upgrader:
 
     def _leave_way_back(self, marker: Marker) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path, new = self._folder / SETTLE, self._folder / f"{SETTLE}.new"
-        new.write_text(settle.script(), encoding="utf-8")
-        os.replace(new, path)
+        write_whole(self._folder / SETTLE, settle.script())
         write_marker(self._folder, marker)
 
     # What may be refused.
