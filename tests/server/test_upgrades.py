@@ -98,6 +98,34 @@ def test_a_file_is_kept_for_its_owner_alone_and_given_to_the_node_whose_turn_it_
     with_plane(body)
 
 
+def test_of_two_rolls_that_are_started_at_once_one_is_refused(with_plane: Run, tmp_path: Path) -> None:
+    async def body(plane: Plane) -> None:
+        join(plane, "x1")
+        # With a key to prove it by, which is read beside everything else.
+        (tmp_path / "release.pub").write_bytes(
+            KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        )
+        upgrades = plane.backend.upgrades
+        upgrades._release_key = tmp_path / "release.pub"
+        content, wish = a_file(tmp_path)
+        assert (await plane.put(f"releases/{wish['sha256']}", content)).status_code == 200
+        answers = await asyncio.gather(*(plane.post("upgrades", **wish) for _ in range(3)))
+        assert sorted(answer.status_code for answer in answers) == [201, 409, 409]
+        [begun] = [answer.json() for answer in answers if answer.status_code == 201]
+        assert all(begun["id"] in answer.text for answer in answers)
+
+    with_plane(body)
+
+
+def test_an_empty_file_is_no_release(with_plane: Run) -> None:
+    async def body(plane: Plane) -> None:
+        answer = await plane.put(f"releases/{hashlib.sha256().hexdigest()}", b"")
+        assert answer.status_code == 409
+        assert "the file is empty, which no release is" in answer.text
+
+    with_plane(body)
+
+
 def test_a_roll_is_taken_up_by_the_next_server(with_plane: Run, tmp_path: Path) -> None:
     async def body(plane: Plane) -> None:
         join(plane, "x1")

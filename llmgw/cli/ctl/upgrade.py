@@ -96,7 +96,11 @@ def upgrade(
 
 
 def _node_list(given: list[str]) -> list[str]:
-    return [node_segment(name.strip()) for words in given for name in words.split(",") if name.strip()]
+    names = [node_segment(name.strip()) for words in given for name in words.split(",") if name.strip()]
+    if given and not names:
+        # Such as of a variable of the shell that was not set: not all nodes.
+        raise typer.BadParameter("--nodes names no node; leave it out to upgrade all")
+    return names
 
 
 def _start(

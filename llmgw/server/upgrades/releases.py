@@ -101,6 +101,8 @@ class Releases:
                 # Chunks are those of the connection, 64 KiB: handing each to a thread would cost more.
                 file.write(chunk)
             await asyncio.to_thread(os.fsync, file.fileno())
+        if size == 0:
+            raise ReleaseError("the file is empty, which no release is")
         if digest.hexdigest() != sha256:
             raise ReleaseError(
                 f"what arrived is not what was to be sent (its SHA-256 is {digest.hexdigest()} instead of "

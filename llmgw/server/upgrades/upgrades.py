@@ -77,17 +77,11 @@ class Upgrades:
 
     async def start(self, wish: StartUpgrade, *, by: str) -> UpgradeView:
         """Begin a roll. Raises AdminError with a sentence, before any agent has been asked."""
-        running = self._running
-        if running is not None:
-            raise AdminError(
-                409,
-                "busy",
-                f"the upgrade {running.view.id} to llmgw {running.view.version} is under way; wait for its "
-                "end, or llmgw ctl upgrade --cancel",
-            )
+        self._only_one()
         try:
             release = read_name(wish.name)
             await asyncio.to_thread(self._prove, wish)
+            self._only_one()  # another may have begun meanwhile; from here on nothing is waited for
             size = self._releases.size_bytes(wish.sha256)
             self._check_skew(release)
         except ReleaseError as error:
@@ -226,6 +220,16 @@ class Upgrades:
     @property
     def _running(self) -> Roll | None:
         return self._roll if self._roll is not None and self._roll.view.state == "running" else None
+
+    def _only_one(self) -> None:
+        running = self._running
+        if running is not None:
+            raise AdminError(
+                409,
+                "busy",
+                f"the upgrade {running.view.id} to llmgw {running.view.version} is under way; wait for its "
+                "end, or llmgw ctl upgrade --cancel",
+            )
 
     def _find(self, upgrade_id: str | None) -> Roll:
         if self._roll is None:
