@@ -32,8 +32,8 @@ EXIT_RESTART: Final = 75
 """An agent that ends with this wants to be started again (llmgw-agent.service: RestartForceExitStatus)."""
 INSTALLED_BELOW_ENV: Final = "LLMGW_INSTALLED_BELOW"
 """The folder below which install.sh has put the program, `/` on a machine. Whoever sets it (the unit does)
-promises to run settle.sh before each start and after each end, to start the program by its symlink, and to do so again after
-EXIT_RESTART."""
+promises to run settle.sh before each start and after each end, to start the program by its symlink, and to do so
+again after EXIT_RESTART."""
 SETTLE: Final = "settle.sh"
 INSTALL_TIMEOUT_S = 900.0
 CHECK_TIMEOUT_S = 60.0
