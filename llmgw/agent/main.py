@@ -256,6 +256,7 @@ async def _run(
         folder=folder,
         root=os.environ.get(INSTALLED_BELOW_ENV) or None,
         release_key=Path(config.release_key),
+        oldest=config.oldest_release,
         version=__version__,
         check=check,
         environ=os.environ,

@@ -193,6 +193,7 @@ class Node:
             "folder": self.folder / "state",
             "root": str(self.root),
             "release_key": self.key,
+            "oldest": None,
             "version": "1.0.0",
             "check": ["agent", "--check"],
             "environ": os.environ,
@@ -284,6 +285,16 @@ def test_what_is_signed_for_another_file_is_refused_before_a_byte_of_it_is_fetch
     assert told.stage == "refused"
     assert "was not made with the release key" in told.sentence
     assert server.offsets == []
+
+
+def test_an_old_release_that_is_signed_and_asked_for_is_not_taken_below_the_oldest_one(node: Node) -> None:
+    upgrade, content = node.release("0.9.0")
+    server, wish = FileServer(content), msgspec.structs.replace(upgrade, allow_downgrade=True)
+    told = node.upgrade(wish, content, transport=server, oldest="0.9.1")
+    assert told.stage == "refused"
+    assert "older than oldest_release in this node's agent.yaml (0.9.1)" in told.sentence
+    assert server.offsets == []
+    assert node.upgrade(wish, content, transport=server, oldest="0.9.0").stage == "switching"
 
 
 def test_a_release_key_that_is_none_is_a_sentence(node: Node) -> None:

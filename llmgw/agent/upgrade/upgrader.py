@@ -50,7 +50,8 @@ def state_folder(environ: Mapping[str, str], work_dir: str) -> Path:
 
 
 class Upgrader:
-    """Carries out `Upgrade`. `root` is the value of INSTALLED_BELOW_ENV, `check` what follows the new
+    """Carries out `Upgrade`. `root` is the value of INSTALLED_BELOW_ENV, `oldest` the oldest version that is
+    taken at all, `check` what follows the new
     program's name on the command line that has it look at this node's configuration, `restart` ends this
     process with EXIT_RESTART.
     """
@@ -61,6 +62,7 @@ class Upgrader:
         folder: Path,
         root: str | None,
         release_key: Path,
+        oldest: str | None,
         version: str,
         check: Sequence[str],
         environ: Mapping[str, str],
@@ -72,6 +74,7 @@ class Upgrader:
         self._folder = folder
         self._root = None if root is None else root.rstrip("/")
         self._release_key = release_key
+        self._oldest = oldest
         self._version = version
         self._check = list(check)
         self._environ = environ
@@ -122,6 +125,11 @@ class Upgrader:
         old = self._may_switch()
         await asyncio.to_thread(self._prove, upgrade)
         version = read_name(upgrade.name).version
+        if self._oldest is not None and is_older(version, self._oldest):
+            raise ReleaseError(
+                f"{upgrade.name} is older than oldest_release in this node's agent.yaml ({self._oldest}), which "
+                "no option of an upgrade changes"
+            )
         if is_older(version, self._version) and not upgrade.allow_downgrade:
             raise ReleaseError(
                 f"{upgrade.name} is older than llmgw {self._version}, which runs here; say --allow-downgrade "

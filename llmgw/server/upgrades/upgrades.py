@@ -266,10 +266,9 @@ class Upgrades:
         roll = self._roll
         assert roll is not None
         now = self._hub.clock.wall()
-        if roll.view.state != "running" and roll.view.ended_at is None:
+        over = roll.view.state != "running" and roll.view.ended_at is None
+        if over:
             roll.view = msgspec.structs.replace(roll.view, ended_at=now, change=roll.view.change + 1)
-            view = roll.view
-            self._record(_ENDS[view.state], view.reason or _summary(view), [node.node for node in view.nodes])
         self._shown = roll.view.change
         self._changed.set()
         self._changed = asyncio.Event()
@@ -281,6 +280,9 @@ class Upgrades:
                 self._told[node.node] = node.state
                 reason = node.reason or f"llmgw {node.was} → {roll.view.version}"
                 self._store.record("node", node.node, _EVENTS[node.state], now, reason=reason, nodes=[node.node])
+        if over:
+            view = roll.view
+            self._record(_ENDS[view.state], view.reason or _summary(view), [node.node for node in view.nodes])
         self._store.put_fact(FACT, msgspec.json.encode(roll.view).decode(), now)
 
     def _record(self, event: str, reason: str, nodes: list[str]) -> None:
