@@ -93,6 +93,8 @@ def test_a_file_is_kept_for_its_owner_alone_and_given_to_the_node_whose_turn_it_
         upgrades.look()
         over = await plane.get("upgrades/last")
         assert (over["state"], over["reason"], over["nodes"][1]["state"]) == ("stopped", "x1: no", "waiting")
+        told = [event["event"] for event in (await plane.get("history")) if "upgrade" in event["event"]]
+        assert told == ["upgrade stopped", "upgrade refused", "upgrade started"]  # the newest first
         assert not kept.exists()
 
     with_plane(body)
@@ -254,6 +256,16 @@ def test_a_file_without_end_is_cut_off(tmp_path: Path, monkeypatch: pytest.Monke
     releases = Releases(tmp_path)
     with pytest.raises(ReleaseError, match="more than 1000 bytes"):
         receive(releases, "ab" * 32, *[b"x" * 300] * 4)
+    assert list(releases.folder.iterdir()) == []
+
+
+def test_an_upload_does_not_take_the_last_of_the_disk_from_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "RESERVE_BYTES", 2**62)
+    releases = Releases(tmp_path)
+    with pytest.raises(ReleaseError, match="are kept for the server's database; make room there"):
+        receive(releases, "ab" * 32, b"one")
     assert list(releases.folder.iterdir()) == []
 
 
