@@ -21,15 +21,16 @@ fail() {
 }
 
 # That the disk is full, when it is (tar says no more than "Wrote only 2560 of 10240 bytes"); else the sentence in
-# $1 and what the command said.
+# $1 and what the command said. $2 is where it was to write, when that is not $versions.
 fail_of() {
-  free_kb=$(df -Pk "$versions" 2>/dev/null | awk 'NR == 2 { print $4 }')
+  place=${2:-$versions}
+  free_kb=$(df -Pk "$place" 2>/dev/null | awk 'NR == 2 { print $4 }')
   [ "${free_kb:-9999}" -ge 64 ] || said="No space left on device"
   case "$said" in
     *"No space left on device"* | *"Disk quota exceeded"*)
-      fail "The disk that holds $versions is full; make room there and install again. Nothing was changed." ;;
+      fail "The disk that holds $place is full; make room there and install again. Nothing was changed." ;;
     *"Read-only file system"*)
-      fail "$versions lies on a file system that is mounted read-only; remount it and install again." ;;
+      fail "$place lies on a file system that is mounted read-only; remount it and install again." ;;
     *) fail "$1: $(printf '%s' "$said" | tail -n 3 | tr '\n' ' ')" ;;
   esac
 }
@@ -209,6 +210,8 @@ prepare() {
   else
     mv -T "$new" "$folder" || fail "$folder could not be put in place."
   fi
+  # The program's symlink, which may lie on another disk, is never there before what it points to.
+  sync "$versions" 2>/dev/null || :
   if ! proven "$folder"; then
     rm -rf "$folder"
     fail "$name was unpacked, but its llmgw --version did not say llmgw $version. It said:" \
@@ -241,10 +244,10 @@ switch() {
     return 0
   fi
   [ ! -d "$link" ] || fail "$link is a folder; it should be the program. Move it away."
-  said=$(mkdir -p "${link%/*}" 2>&1) || fail_of "${link%/*} could not be made"
+  said=$(mkdir -p "${link%/*}" 2>&1) || fail_of "${link%/*} could not be made" "${link%/*}"
   link_new=$link.new-$$
-  said=$(ln -s "$folder/bin/llmgw" "$link_new" 2>&1) || fail_of "$link_new could not be made"
-  said=$(mv -T "$link_new" "$link" 2>&1) || fail_of "$link could not be replaced"
+  said=$(ln -s "$folder/bin/llmgw" "$link_new" 2>&1) || fail_of "$link_new could not be made" "${link%/*}"
+  said=$(mv -T "$link_new" "$link" 2>&1) || fail_of "$link could not be replaced" "${link%/*}"
   link_new=''
   kept=${before%/bin/llmgw}
   for one in "$versions"/[0-9]*-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]; do

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import subprocess
@@ -137,6 +138,23 @@ def test_what_is_not_the_file_that_was_signed_is_thrown_away(tmp_path: Path, bro
     with pytest.raises(ReleaseError, match=r"not the file that was signed|0 bytes of"):
         fetch(server, wish_for(content), path)
     assert not path.exists() or path.read_bytes() == b""
+
+
+def test_a_download_for_which_there_is_no_room_does_not_keep_the_disk_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = downloading._append
+
+    def full(path: Path, offset: int, piece: bytes) -> None:
+        if offset:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(path, offset, piece)
+
+    monkeypatch.setattr(downloading, "_append", full)
+    content, path = os.urandom(3500), tmp_path / "download" / "file"
+    with pytest.raises(ReleaseError, match="is full; make room there"):
+        fetch(FileServer(content), wish_for(content), path)
+    assert not path.exists()
 
 
 def test_what_a_power_cut_has_left_of_a_download_is_fetched_anew(tmp_path: Path) -> None:

@@ -291,3 +291,15 @@ def test_half_a_script_does_nothing(tmp_path: Path, root: Path) -> None:
             check=False,
         )
         assert versions(root) == []
+
+
+def test_the_place_that_cannot_be_written_is_the_one_that_is_named(tmp_path: Path) -> None:
+    file, root, programs = folder_tarball(tmp_path), tmp_path / "root", tmp_path / "programs"
+    programs.mkdir()
+    (programs / "ln").write_text(
+        '#!/bin/sh\necho "ln: failed to create symbolic link: Read-only file system" >&2\nexit 1\n'
+    )
+    (programs / "ln").chmod(0o755)
+    done = install(file, root, path=f"{programs}:{os.environ['PATH']}")
+    assert_refused(done, f"{root}/usr/local/bin lies on a file system that is mounted read-only")
+    assert not program(root).exists()

@@ -5,6 +5,7 @@ again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -53,6 +54,9 @@ async def download(
             )
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            # What runs here writes to that disk too.
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
             raise ReleaseError(f"the disk that holds {path.parent} is full; make room there") from None
         raise ReleaseError(f"{error.filename or path} cannot be written: {error.strerror}") from None
 
