@@ -39,7 +39,7 @@ def test_agents_are_upgraded_under_load_without_a_failed_request_and_with_the_sa
         load.start()
 
     fleet.running.run(start())
-    done = fleet.running.ctl("upgrade", "--to", str(release), timeout_s=100)
+    done = fleet.running.ctl("upgrade", "--to", str(release), timeout_s=150)
     fleet.running.run(load.stop())
 
     assert fleet.versions() == dict.fromkeys(fleet.demo.nodes, NEWER), done.stderr

@@ -23,6 +23,7 @@ from llmgw.release.signature import sign
 from llmgw.server.hub_error import HubError
 from llmgw.server.upgrades import releases as keeping
 from llmgw.server.upgrades.releases import Releases
+from llmgw.server.upgrades.roll import STEADY_S
 from llmgw.server.upgrades.upgrades import Upgrades
 from tests.server.test_catalog_owner import NOW, Plane, Test
 
@@ -140,6 +141,8 @@ def test_a_roll_is_taken_up_by_the_next_server(with_plane: Run, tmp_path: Path) 
         assert (await again.view(None, seen=None, wait_s=0)).nodes[0].state == "preparing"
         last = LastUpgrade(upgrade_id=view["id"], sha256=view["sha256"], version="0.1.5", outcome="trial")
         join(plane, "x1", version="0.1.5", last=last, counter=2)
+        again.look()
+        again._awake_s += STEADY_S
         again.look()
         assert (await again.view(view["id"], seen=None, wait_s=0)).state == "done"
         await plane.store.flush()
