@@ -285,7 +285,10 @@ async def _run(
         engine_help=HelpAnswers(config, os.environ, account, refusal),
         fabric_tools=FabricTools(config),
         bandwidth=bandwidth,
-        upgrades=OwnUpgrades(upgrader, Trial(folder, now_s=time.monotonic, restart=restart)),
+        upgrades=OwnUpgrades(
+            upgrader,
+            Trial(folder, now_s=time.monotonic, later=asyncio.get_running_loop().call_later, restart=restart),
+        ),
         clock=SystemClock(),
         randomness=randomness,
         heartbeat_interval_s=config.heartbeat_interval,

@@ -61,8 +61,8 @@ TELL_EVERY_S: Final = 5.0
 class LastUpgrade(msgspec.Struct, frozen=True, kw_only=True):
     """How the last upgrade of a node ended, as its registration says it.
 
-    `trial`: the new program runs, and has not been believed yet; `settled`: a server took its registration;
-    `back`: it did not come up, and the program from before runs again, with the `reason`.
+    `trial`: the new program runs, and has not been believed yet; `settled`: a server took its registration, and
+    it has stayed; `back`: it did not come up, and the program from before runs again, with the `reason`.
     """
 
     upgrade_id: _Id

@@ -97,7 +97,7 @@ if [ $((now - first_try)) -gt "$WITHIN_S" ] || [ "$first_try" -gt "$now" ]; then
 fi
 tries=$((tries + 1))
 if [ "$tries" -gt "$STARTS_MAX" ]; then
-    take_back "llmgw $version was started $STARTS_MAX times within $((now - first_try)) s and never registered"
+    take_back "llmgw $version was started $STARTS_MAX times within $((now - first_try)) s and never stayed"
 fi
 if ! write_marker && [ "$outcome" = trial ]; then
     # A start that is not counted would be tried for ever.

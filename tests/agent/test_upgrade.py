@@ -8,6 +8,7 @@ import hashlib
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -348,8 +349,18 @@ class Seconds:
     now = 0.0
 
 
-def trial(folder: Path, restart: Callable[[], None] = lambda: None) -> Trial:
-    return Trial(folder, now_s=lambda: Seconds.now, restart=restart)
+def trial(
+    folder: Path, restart: Callable[[], None] = lambda: None, *, waiting: list[Callable[[], None]] | None = None
+) -> Trial:
+    """One that stays; with `waiting`, what it would do later is put there instead."""
+
+    def later(_seconds: float, what: Callable[[], None]) -> None:
+        if waiting is None:
+            what()
+        else:
+            waiting.append(what)
+
+    return Trial(folder, now_s=lambda: Seconds.now, later=later, restart=restart)
 
 
 def test_a_version_has_settled_when_a_server_takes_its_registration(node: Node) -> None:
@@ -365,6 +376,28 @@ def test_a_version_has_settled_when_a_server_takes_its_registration(node: Node) 
     again = trial(folder).last()
     assert again is not None
     assert again.outcome == "settled"
+
+
+def test_a_version_that_registers_has_not_settled_before_it_has_stayed(node: Node) -> None:
+    folder, waiting = switched(node), list[Callable[[], None]]()
+    new = trial(folder, waiting=waiting)
+    new.registered()
+    new.registered()
+    marker = read_marker(folder)
+    assert marker is not None
+    assert (marker.outcome, len(waiting)) == ("trial", 1)
+    waiting[0]()
+    assert read_marker(folder) == replace(marker, outcome="settled")
+
+
+def test_a_version_that_is_replaced_before_it_has_settled_leaves_the_next_ones_marker(node: Node) -> None:
+    folder, waiting = switched(node), list[Callable[[], None]]()
+    trial(folder, waiting=waiting).registered()
+    marker = read_marker(folder)
+    assert marker is not None
+    write_marker(folder, replace(marker, upgrade_id="u2"))
+    waiting[0]()
+    assert read_marker(folder) == replace(marker, upgrade_id="u2")
 
 
 def test_a_version_that_the_server_refuses_for_a_minute_goes_back(node: Node) -> None:

@@ -157,6 +157,14 @@ def test_a_release_after_whose_end_its_unit_starts_nothing_is_taken_back_too(
     assert (pair.version("node01"), pair.engine_pids()) == (version, engines)
 
 
+def test_a_release_that_registers_and_then_does_not_stay_is_taken_back_too(pair: UpgradableFleet) -> None:
+    release = pair.publisher.release(BROKEN, broken="(sleep 6; kill -9 $$) & :")
+    version, engines = pair.version("node01"), pair.engine_pids()
+    done = pair.running.ctl("upgrade", "--to", str(release), "--nodes", "node01,node02", ok=False, timeout_s=90)
+    assert pair.states() == {"node01": "back", "node02": "waiting"}, done.stderr
+    assert (pair.version("node01"), pair.engine_pids()) == (version, engines)
+
+
 def test_a_roll_goes_on_after_whoever_followed_it_left_and_the_server_was_killed(pair: UpgradableFleet) -> None:
     release = pair.publisher.release(NEWEST, padding=20_000_000)
     (pair.folder / "none.pub").write_bytes(pair.publisher.public_key)

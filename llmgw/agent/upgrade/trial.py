@@ -1,4 +1,6 @@
-"""A new program on trial: it is settled once a server takes its registration, and taken back if none would."""
+"""A new program on trial: it is settled once a server has taken its registration and it has stayed, and taken
+back if no server would.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,31 @@ log = structlog.get_logger("agent")
 REFUSED_LIMIT_S = 60.0
 """A server that answers and takes no registration for so long is taken to mind this version. One that is away
 says nothing about it."""
+STAY_S = 30.0
+"""One that ends sooner after its registration is started again as one on trial, and counts against itself."""
 UNHEARD_LIMIT_S = 1800.0
 """When no server answers for so long, it may be this version that does not get through to one, and nobody could
 tell it to go back then. If it is the server, nothing is lost."""
 
 
 class Trial:
-    """What became of the last upgrade. `now_s` is monotonic; `restart` ends this process, to be started again."""
+    """What became of the last upgrade. `now_s` is monotonic; `later` calls something after so many seconds, and
+    `restart` ends this process, to be started again.
+    """
 
-    def __init__(self, folder: Path, *, now_s: Callable[[], float], restart: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        now_s: Callable[[], float],
+        later: Callable[[float, Callable[[], None]], object],
+        restart: Callable[[], None],
+    ) -> None:
         self._folder = folder
         self._now_s = now_s
+        self._later = later
         self._restart = restart
+        self._staying = False
         self._marker = _believed(read_marker(folder))
         self._refused_since: float | None = None
         self._unheard_since: float | None = None
@@ -46,19 +61,29 @@ class Trial:
         )
 
     def registered(self) -> None:
-        """A server has taken the registration: from now on this is the program to go back to."""
+        """A server has taken the registration: when this process stays, this is the program to go back to."""
         self._refused_since = self._unheard_since = None
-        if self._marker is None or self._marker.outcome != "trial":
+        if self._marker is not None and self._marker.outcome == "trial" and not self._staying:
+            self._staying = True
+            self._later(STAY_S, self._settle)
+
+    def _settle(self) -> None:
+        self._staying = False
+        marker = self._marker
+        if marker is None or marker.outcome != "trial":
             return
-        marker = replace(self._marker, outcome="settled")
+        kept = read_marker(self._folder)
+        if kept is None or kept.upgrade_id != marker.upgrade_id:
+            return  # another upgrade has begun since, and leaves its own
+        settled = replace(marker, outcome="settled")
         try:
-            write_marker(self._folder, marker)
+            write_marker(self._folder, settled)
         except OSError as error:
-            # Said again with the next registration; until then a crash counts against the new program.
+            # Tried again with the next registration; until then a crash counts against the new program.
             log.error("that this version has settled cannot be written", error=error.strerror)
             return
-        self._marker = marker
-        log.info("this version has settled", version=marker.version)
+        self._marker = settled
+        log.info("this version has settled", version=settled.version)
 
     def refused(self, sentence: str) -> None:
         """A server has answered, and would not take the registration."""
