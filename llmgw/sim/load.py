@@ -31,6 +31,8 @@ class Load:
     models: list[str]
     clients: int = 3
     tokens: int = 40
+    key: str | None = None
+    """The API key that they send, if any."""
     requests: list[Request] = field(default_factory=list)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _stopping: bool = False
@@ -56,7 +58,8 @@ class Load:
         return Counter(request.outcome or "running" for request in self.requests)
 
     async def _client(self, model: str, stream: bool) -> None:
-        async with httpx.AsyncClient(trust_env=False, timeout=60.0) as client:
+        headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
+        async with httpx.AsyncClient(trust_env=False, timeout=60.0, headers=headers) as client:
             while not self._stopping:
                 request = Request(model, time.monotonic(), stream)
                 self.requests.append(request)

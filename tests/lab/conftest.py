@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.machines import needs
 from tests.lab.real_fabric import missing
 from tests.lab.site import Site
 
@@ -14,6 +15,14 @@ from tests.lab.site import Site
 @pytest.fixture(autouse=True, scope="session")
 def _lab() -> None:
     reason = missing()
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def needs_machines() -> None:
+    """For tests with real systemd nodes."""
+    reason = needs.missing()
     if reason is not None:
         pytest.skip(reason)
 

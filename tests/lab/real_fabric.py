@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,7 +28,7 @@ _NUMBERS = itertools.count(1)
 # With its own settings most of a minute passes until a standby notices, with these some 4 s. Of its own accord
 # it looks at nothing: the simulator's library lets no lost question time out, and an OpenSM that asks one that is
 # just starting may wait for ever.
-_OPENSM = """sminfo_polling_timeout 1000
+OPENSM_SETTINGS = """sminfo_polling_timeout 1000
 polling_retry_number 3
 sweep_interval 0
 sweep_on_trap FALSE
@@ -48,7 +48,7 @@ done
 # Where the simulator's client is killed, its copy of /sys stays: not in whatever folder this is called from.
 cd @FOLDER@ || exit
 complaints=$(mktemp)
-SIM_HOST="@NODE@ $adapter" IBSIM_SOCKNAME=@SOCKET@ LD_PRELOAD=@PRELOAD@ @PROGRAM@ "$@" 2>"$complaints"
+SIM_HOST="@NODE@ $adapter" @SIMULATOR@ LD_PRELOAD=@PRELOAD@ @PROGRAM@ "$@" 2>"$complaints"
 code=$?
 grep -v ' sim_connect: attached ' "$complaints" >&2
 rm -f "$complaints"
@@ -99,7 +99,7 @@ class RealFabric:
         folder = self._folder / adapter.replace(" ", "-")
         folder.mkdir(exist_ok=True)
         config = folder / "opensm.conf"
-        config.write_text(_OPENSM)
+        config.write_text(OPENSM_SETTINGS)
         with (folder / "output").open("wb") as output:
             self._processes[adapter] = subprocess.Popen(
                 [_which("opensm"), "-F", str(config), "-f", str(folder / "log"), "-p", str(priority)],
@@ -119,7 +119,7 @@ class RealFabric:
                 start_new_session=True,
                 preexec_fn=_end_with_us,
             )
-        wait_for(lambda: _has_decided(folder / "log"), f"{adapter} is master or standby")
+        wait_for(lambda: has_decided(folder / "log"), f"{adapter} is master or standby")
         # A master lists those that it finds when it looks at the whole fabric, which this signal has it do.
         for process in self._processes.values():
             process.send_signal(signal.SIGHUP)
@@ -140,13 +140,7 @@ class RealFabric:
     def write_tools(self, folder: Path, node: str) -> None:
         """Write the `saquery` and `ibnetdiscover` of a node: Debian's, which take `-C mlx5_0` as its own."""
         for program in ("saquery", "ibnetdiscover"):
-            text = (
-                _WRAPPER.replace("@NODE@", node)
-                .replace("@SOCKET@", self._socket)
-                .replace("@FOLDER@", shlex.quote(str(self._folder)))
-                .replace("@PRELOAD@", str(UMAD2SIM))
-                .replace("@PROGRAM@", shlex.quote(_which(program)))
-            )
+            text = tool_text(node, {"IBSIM_SOCKNAME": self._socket}, self._folder, Path(_which(program)))
             path = folder / program
             path.unlink(missing_ok=True)
             path.write_text(text)
@@ -167,6 +161,19 @@ class RealFabric:
         assert self._ibsim.stdin is not None
         self._ibsim.stdin.write(line.encode() + b"\n")
         self._ibsim.stdin.flush()
+
+
+def tool_text(node: str, simulator: Mapping[str, str], folder: Path, program: Path) -> str:
+    """A program that runs a tool of infiniband-diags on a node's adapters. `simulator`: the variables by which
+    its library finds the simulator; `folder`: where it may leave files."""
+    variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in simulator.items())
+    return (
+        _WRAPPER.replace("@NODE@", node)
+        .replace("@SIMULATOR@", variables)
+        .replace("@FOLDER@", shlex.quote(str(folder)))
+        .replace("@PRELOAD@", str(UMAD2SIM))
+        .replace("@PROGRAM@", shlex.quote(str(program)))
+    )
 
 
 def ask(program: Path, *arguments: str) -> tuple[int, str, str]:
@@ -201,7 +208,8 @@ def _end_with_us() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _has_decided(log: Path) -> bool:
+def has_decided(log: Path) -> bool:
+    """Whether an OpenSM with this log is master or standby."""
     said = log.read_text() if log.exists() else ""
     return "SUBNET UP" in said or "Entering STANDBY state" in said
 

@@ -14,7 +14,6 @@ ADAPTERS = ["mlx5_0", "mlx5_1"]
 # Two nodes share their leaves, and of four the neighbours by name do not.
 NODES = {"ib-a": ["node01", "node03", "node02", "node04"], "ib-b": ["node05"]}
 NODES_A_UNIT = 2
-# ibsim knows speeds up to HDR.
 _DEVICES = {SWITCH_DEVICE: 0xD2F0, ADAPTER_DEVICE: 0x101B}
 
 
@@ -38,7 +37,7 @@ class Site:
                 slow=name == "ib-a",
                 nodes_a_unit=NODES_A_UNIT,
             )
-            _slow_down(plan)
+            make_hdr(plan)
             path = self.folder / "fabrics" / f"{name}.json"
             write_fabric(path, plan)
             self.fabrics[name] = fabric = RealFabric(
@@ -71,8 +70,8 @@ class Site:
         return told.master is not None and len(told.standbys) == 1 and not told.problems
 
 
-def _slow_down(plan: Fabric) -> None:
-    """Make it one of HDR, with its slow cable at EDR."""
+def make_hdr(plan: Fabric) -> None:
+    """Make a plan one of HDR, with its slow cable at EDR: ibsim knows no higher speed."""
     for cable in plan.cables:
         cable.full = "4xEDR" if cable.state == "slow" else "4xHDR"
         cable.state = "up"

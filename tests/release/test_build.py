@@ -26,7 +26,7 @@ FOLDER = name_of(Kind.FOLDER, __version__, MACHINE)
 WHEELS = name_of(Kind.WHEELS, __version__, MACHINE, PYTHON)
 WHEEL = name_of(Kind.WHEEL, __version__)
 
-pytestmark = [pytest.mark.scenario, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.release, pytest.mark.timeout(900)]
 
 
 def building(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
