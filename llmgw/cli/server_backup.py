@@ -15,6 +15,7 @@ from llmgw.cli.server_state import (
     PassphraseOption,
     PkiOption,
     StateOption,
+    authority_folder,
     read_passphrase,
     server_files,
 )
@@ -39,12 +40,11 @@ def backup(
     The server may run meanwhile, and notices nothing. What runs on nodes is not in it: they say it themselves.
     """
     from llmgw.cli.output import print_json
-    from llmgw.release.layout import PKI
     from llmgw.server.backup.make import back_up
     from llmgw.server.backup.manifest import moment
 
+    folder = authority_folder(authority, passphrase_file, pki)
     files = server_files(context, config, state)
-    folder = (pki or Path(PKI)) if authority else None
     now = time.time()
     made = back_up(
         files.state,

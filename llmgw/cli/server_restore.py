@@ -15,6 +15,7 @@ from llmgw.cli.server_state import (
     PassphraseOption,
     PkiOption,
     StateOption,
+    authority_folder,
     read_passphrase,
     server_files,
 )
@@ -48,11 +49,11 @@ def restore(
     Engines that run stay what they are: the next server adopts whatever the restored catalog wants. What was
     revoked since the backup stays revoked.
     """
-    from llmgw.release.layout import PKI
     from llmgw.server.backup.restore import Destination, restoring
 
+    folder = authority_folder(authority, passphrase_file, pki)
     files = server_files(context, config, state)
-    to = Destination(files.state, files.revocations, (pki or Path(PKI)) if authority else None)
+    to = Destination(files.state, files.revocations, folder)
     passphrase = read_passphrase(passphrase_file, twice=False) if authority else ""
     with restoring(file, to, passphrase=passphrase) as ready:
         for sentence in _what_changes(ready):

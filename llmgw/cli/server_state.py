@@ -61,6 +61,18 @@ def server_files(context: typer.Context, config: Path | None, state: Path | None
     return ServerFiles(state or Path(loaded.state), revocations)
 
 
+def authority_folder(authority: bool, passphrase_file: Path | None, pki: Path | None) -> Path | None:
+    """The authority's folder when it is meant, else None. Raises BadParameter for its options without it."""
+    from llmgw.release.layout import PKI
+
+    if authority:
+        return pki or Path(PKI)
+    for given, option in ((passphrase_file, "--passphrase-file"), (pki, "--pki")):
+        if given is not None:
+            raise typer.BadParameter(f"{option} is about the authority, which is left out without --authority")
+    return None
+
+
 def read_passphrase(file: Path | None, *, twice: bool) -> str:
     """From the file, else from the terminal, never from the command line. Raises PassphraseError."""
     if file is None:
@@ -69,11 +81,17 @@ def read_passphrase(file: Path | None, *, twice: bool) -> str:
         with file.open("rb") as source:
             if stat.S_IMODE(os.fstat(source.fileno()).st_mode) & 0o077:
                 print(f"warning: {file} can be read by others; chmod 600 {file}", file=sys.stderr)
-            text = source.read(PASSPHRASE_BYTES_MAX).decode()
+            line = source.read(PASSPHRASE_BYTES_MAX + 1).split(b"\n", 1)[0]
+        # One that is cut off would be another passphrase than the file's.
+        if len(line) > PASSPHRASE_BYTES_MAX:
+            raise PassphraseError(
+                f"the first line of the passphrase file {file} is longer than {PASSPHRASE_BYTES_MAX} bytes; "
+                "write a shorter passphrase there"
+            )
+        first = line.decode().rstrip("\r")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise PassphraseError(f"the passphrase file {file} cannot be read ({reason}); name another") from None
-    first = text.split("\n", 1)[0].rstrip("\r")
     if not first:
         raise PassphraseError(f"the passphrase file {file} begins with an empty line; write the passphrase there")
     return first

@@ -102,7 +102,7 @@ class AgentsApi:
         )
 
     async def _register(self, request: Request, peer: Peer) -> msgspec.Struct:
-        message = clip(await self._read(request, Register))
+        message = clip(await self._read(request, Register, peer))
         if message.node_id != peer.node_id:
             raise HubError(
                 403,
@@ -121,19 +121,19 @@ class AgentsApi:
         return self._hub.register(message, Enrolment(peer.address, peer.not_after), self._server_version)
 
     async def _poll(self, request: Request, peer: Peer) -> msgspec.Struct:
-        message = await self._read(request, Poll)
+        message = await self._read(request, Poll, peer)
         self._check_session(message.session, peer)
         return Commands(commands=await self._hub.poll(message.session, message.acked, POLL_WAIT_S))
 
     async def _report(self, request: Request, peer: Peer) -> msgspec.Struct:
-        message = clip(await self._read(request, Report))
+        message = clip(await self._read(request, Report, peer))
         self._check_session(message.session, peer)
         if message.inventory is not None:
             _check_inventory(message.inventory)
         return await self._hub.report(message)
 
     async def _renew(self, request: Request, peer: Peer) -> msgspec.Struct:
-        message = await self._read(request, Renew)
+        message = await self._read(request, Renew, peer)
         if self._renewer is None:
             raise HubError(
                 501,
@@ -146,7 +146,7 @@ class AgentsApi:
         return Renewed(cert_pem=cert_pem)
 
     async def _release(self, request: Request, peer: Peer) -> bytes:
-        message = await self._read(request, ReadRelease)
+        message = await self._read(request, ReadRelease, peer)
         self._check_session(message.session, peer)
         return await self._upgrades.piece(peer.node_id, message)
 
@@ -201,6 +201,10 @@ class AgentsApi:
         if der is None:
             raise HubError(403, "no_certificate", "this connection carries no client certificate")
         peer = peer_from_der(der)
+        self._admit(peer)
+        return peer
+
+    def _admit(self, peer: Peer) -> None:
         refusal = self._revocations.refusal(peer) if self._revocations is not None else None
         if refusal is not None:
             raise HubError(403, "revoked", refusal)
@@ -213,9 +217,8 @@ class AgentsApi:
                 f"{peer.node_id} was removed on {day(removed_at)}, and its certificate is of before that. To let "
                 f"it in again: llmgw ctl cert issue-client {peer.node_id} --address {peer.address or 'IP'}",
             )
-        return peer
 
-    async def _read(self, request: Request, kind: type[Message]) -> Message:
+    async def _read(self, request: Request, kind: type[Message], peer: Peer) -> Message:
         parts: list[bytes] = []
         size = 0
         async for part in request.stream():
@@ -223,6 +226,9 @@ class AgentsApi:
             if size > BODY_BYTES_MAX:
                 raise HubError(413, "too_large", f"the message is larger than {BODY_BYTES_MAX} bytes")
             parts.append(part)
+        # A body may come as slowly as its sender likes: nobody gets in, or a new certificate, who was revoked or
+        # removed meanwhile.
+        self._admit(peer)
         try:
             message: Message = self._decoders[kind].decode(b"".join(parts))
         except RecursionError:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -13,7 +15,7 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ import httpx
 import pytest
 
 from llmgw.pki.authority import Authority
+from llmgw.server.backup import make
+from llmgw.server.backup.restore import Destination, restoring
 from llmgw.server.store import sqlite_file
 from tests.endtoend.conftest import RunningFleet, edited, llmgw, until
 from tests.endtoend.servers import Server, server
@@ -168,6 +172,41 @@ def test_a_disk_without_room_makes_no_backup_and_is_named(idle: Path, tmp_path: 
     assert not (tmp_path / "c.tar").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere/c.tar", "there is no folder"),
+        ("b.tar/c.tar", "is no folder; name another file"),
+        ("b.tar", "is there already, and a backup replaces nothing"),
+        ("x" * 300, "cannot be made (File name too long); name another file"),
+    ],
+)
+def test_a_backup_that_cannot_be_made_where_it_is_asked_for_names_that_place(
+    idle: Path, name: str, words: str
+) -> None:
+    done = run(idle, "backup", str(idle / name), ok=False)
+    assert words in done.stderr
+    assert str(idle) in done.stderr
+    assert "set state" not in done.stderr, "the state has nothing to do with it"
+
+
+@pytest.mark.parametrize("command", ["backup", "restore"])
+@pytest.mark.parametrize("option", ["--passphrase-file", "--pki"])
+def test_what_is_said_of_an_authority_that_is_not_taken_along_is_refused(
+    idle: Path, command: str, option: str
+) -> None:
+    done = llmgw("server", command, str(idle / "c.tar"), option, str(idle), "-c", str(idle / "server.yaml"))
+    assert done.returncode == 2
+    assert f"{option} is about the authority, which is left out without --authority" in done.stderr
+    assert not (idle / "c.tar").exists()
+
+
+def test_a_passphrase_that_would_be_cut_off_is_refused(idle: Path, secret: Path, tmp_path: Path) -> None:
+    secret.write_text("x" * 4097)
+    options = ("--authority", "--pki", str(tmp_path), "--passphrase-file", str(secret))
+    assert "is longer than 4096 bytes" in run(idle, "backup", str(idle / "c.tar"), *options, ok=False).stderr
+
+
 def changed(file: Path, member: str, at: int) -> None:
     """Another byte in a member of the tar."""
     with tarfile.open(file) as tar:
@@ -190,6 +229,10 @@ def changed(file: Path, member: str, at: int) -> None:
         (lambda file: _with(file, "../../outside", b"x"), "holds what no backup does"),
         (lambda file: _said(file, format=2, llmgw="99.0"), "was made by a newer llmgw (99.0)"),
         (lambda file: file.unlink(), "cannot be read (No such file or directory)"),
+        (lambda file: _said(file, made_at=1e300), "is damaged: its manifest cannot be read"),
+        (lambda file: _said(file, made_at=-1e18), "is damaged: its manifest cannot be read"),
+        (lambda file: _sparse(file, "0,a"), "is cut off, or no backup"),
+        (lambda file: _sparse(file, f"0,512,{2**50},1"), "holds what no backup does"),
     ],
 )
 def test_a_backup_that_is_not_whole_changes_nothing(idle: Path, damage: Any, words: str) -> None:
@@ -219,6 +262,19 @@ def _said(file: Path, **changes: Any) -> None:
         pass
     for name, data in found.items():
         _with(file, name, data)
+
+
+def _sparse(file: Path, regions: str) -> None:
+    """The database as a sparse member that says to be 1 PiB large."""
+    with tarfile.open(file) as tar:
+        found = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+    with tarfile.open(file, "w", format=tarfile.PAX_FORMAT) as tar:
+        for name, data in found.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            if name == "llmgw.db":
+                entry.pax_headers = {"GNU.sparse.map": regions, "GNU.sparse.size": str(2**50)}
+            tar.addfile(entry, io.BytesIO(data))
 
 
 def test_a_state_of_a_newer_schema_is_refused(idle: Path) -> None:
@@ -359,6 +415,67 @@ def test_the_authority_goes_along_under_a_passphrase_and_forgets_nothing_that_wa
     assert (idle / "state" / "llmgw.db").read_bytes() == before
 
 
+# Each call that a restore changes the file system with.
+_CALLS = ("mkdir", "rename", "replace", "link", "unlink", "chmod")
+
+
+def _put_back(folder: Path, now: float, killed_at: int = 0) -> None:
+    """Restore `folder`/b.tar; this process is killed in place of the call of that number."""
+    calls = itertools.count(1)
+
+    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+        def then(*arguments: Any, **options: Any) -> Any:
+            if next(calls) == killed_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **options)
+
+        return then
+
+    to = Destination(folder / "state", None, folder / "pki")
+    with restoring(folder / "b.tar", to, passphrase=PASSPHRASE) as ready:
+        if killed_at:
+            for name in _CALLS:
+                setattr(os, name, counted(getattr(os, name)))
+        ready.carry_out(now)
+
+
+def test_a_restore_killed_at_any_step_is_completed_by_the_next_and_lets_nobody_in(
+    tmp_path: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What guards the passphrase costs most of a second each time, and is not what this is about.
+    monkeypatch.setattr("llmgw.server.backup.sealed._LOG2_N", 4)
+    before = tmp_path / "before"
+    shutil.copytree(stopped / "state", before / "state")
+    authority = Authority.create(before / "pki", permit_ip=["127.0.0.0/8"], now=time.time())
+    authority.issue_client("node01", "127.0.0.1", time.time())
+    make.back_up(
+        before / "state",
+        before / "b.tar",
+        now=time.time(),
+        authority=before / "pki",
+        passphrase=PASSPHRASE,
+    )
+    authority.revoke("node01", time.time())
+    authority.issue_client("node02", "127.0.0.2", time.time())
+    step, killed = 1, True
+    while killed:
+        folder = tmp_path / str(step)
+        shutil.copytree(before, folder)
+        process = multiprocessing.get_context("fork").Process(target=_put_back, args=(folder, time.time(), step))
+        process.start()
+        process.join()
+        killed = process.exitcode == -signal.SIGKILL
+        assert killed or (step > 10 and process.exitcode == 0)
+        _put_back(folder, time.time() + 10)
+        records = {record.name: record.revoked for record in Authority.open(folder / "pki").list(time.time())}
+        assert (records["node01"], records["node02"]) == (True, False), f"killed at step {step}"
+        assert not [path for path in folder.iterdir() if path.name.startswith(".")], "it would hold keys"
+        assert not list((folder / "state").glob("restore-partial*"))
+        assert history(folder / "state" / "llmgw.db") > 0
+        shutil.rmtree(folder)
+        step += 1
+
+
 def test_a_wrong_passphrase_changes_nothing_and_a_short_one_is_refused(
     idle: Path, secret: Path, tmp_path: Path
 ) -> None:
@@ -410,3 +527,16 @@ def test_a_server_on_a_restored_older_state_adopts_what_runs(fleet: RunningFleet
     assert {replica["replica_id"] for replica in fleet.ready()} == running
     assert fleet.demo.engines() == engines, "the processes themselves"
     assert fleet.chat("demo/small").status_code == 200
+
+
+def test_a_node_that_was_removed_since_the_backup_is_not_waited_for(fleet: RunningFleet, tmp_path: Path) -> None:
+    folder = fleet.demo.folder
+    back_up(folder, tmp_path / "b.tar")
+    fleet.ctl("node", "remove", "node04", "--yes", "--force", "--pki", str(tmp_path), timeout_s=60)
+    fleet.demo.kill_server()
+    assert restore(folder, tmp_path / "b.tar")["kept_revoked"] == ["node node04"]
+    fleet.demo.start_server()
+    fleet.run(fleet.demo.wait_for_admin())
+    assert "node04" not in {node["node_id"] for node in fleet.get("nodes")}
+    until(lambda: "node04 was removed on" in fleet.demo.last_words("node04", 20), 30)
+    assert "node04" not in {node["node_id"] for node in fleet.get("nodes")}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from llmgw.onboarding.provision.wanted import DEFAULT_IMAGE
 from llmgw.sim.scenarios import SCENARIOS
 from tests.endtoend.conftest import RunningFleet
 from tests.onboarding.proxmox.host import KEY, OTHER_KEY, ProxmoxHost
@@ -122,7 +123,7 @@ def _proxmox(folder: Path) -> None:
     image = host.image.read_bytes()
     digest = hashlib.sha512(image).hexdigest()
     kept = f"var/lib/vz/llmgw-images/debian-12-generic-amd64-{digest[:12]}.qcow2"
-    host.file(f"{kept}.sha512", f"{digest}  {Path(kept).name}\n")
+    host.file(f"{kept}.sha512", f"# {DEFAULT_IMAGE}\n{digest}  {Path(kept).name}\n")
     (host.root / kept).write_bytes(image)
     host.file("root/.ssh/authorized_keys", KEY)
     host.file("root/alice.pub", OTHER_KEY)

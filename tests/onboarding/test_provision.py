@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import socket
@@ -9,10 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
 
+from llmgw.onboarding.provision.carry_out import Worker
+from llmgw.onboarding.provision.errors import Ended
+from llmgw.onboarding.provision.plan import Command
+from llmgw.onboarding.provision.progress import Progress
+from llmgw.onboarding.provision.proxmox import Proxmox
+from llmgw.onboarding.provision.signals import endings_raised
 from tests.onboarding.proxmox.host import KEY, OTHER_KEY, ProxmoxHost
 from tests.onboarding.proxmox.programs import GIB
 
@@ -146,6 +154,16 @@ def test_a_step_that_fails_leaves_the_host_as_it_was(host: ProxmoxHost, step: st
     assert host.run("--pci", "61:00.0").returncode == 0
 
 
+def test_a_disk_that_was_not_grown_although_the_command_went_well_is_a_failure(host: ProxmoxHost) -> None:
+    before = host.state()
+    host.fails(resize="untold")
+    done = host.run()
+    assert done.returncode == 1
+    assert "The disk was not grown to 64.0 GiB (resize failed: lvextend error: Insufficient free" in done.stderr
+    assert not host.calls("qm", "start")
+    assert host.state() == before
+
+
 def test_a_vm_whose_ssh_never_answers_is_removed(host: ProxmoxHost) -> None:
     host.ssh_port(0)
     before = host.state()
@@ -235,7 +253,102 @@ def test_a_vm_that_cannot_be_removed_again_is_told_with_the_command(host: Proxmo
     assert done.returncode == 1
     assert "`qm resize 105` failed" in done.stderr
     assert "VM 105 could not be removed and is left over (destroy failed: got timeout)" in done.stderr
-    assert "qm destroy 105 --purge 1 --destroy-unreferenced-disks 1" in done.stderr
+    assert "qm stop 105; qm destroy 105 --skiplock 1 --destroy-unreferenced-disks 1" in done.stderr
+
+
+def test_a_removal_that_does_not_go_at_once_is_tried_again(host: ProxmoxHost) -> None:
+    before = host.state()
+    host.fails(resize="before", destroy="once")
+    assert "left over" not in host.run().stderr
+    assert host.state() == before
+
+
+def test_a_copy_that_ends_slowly_is_waited_for_before_its_disk_is_removed(host: ProxmoxHost) -> None:
+    before = host.state()
+    host.fails(set="copying")
+    running = host.start()
+    wait_until((host.folder / "hanging").exists)
+    running.send_signal(signal.SIGTERM)
+    _, stderr = running.communicate(timeout=30)
+    assert "left over" not in stderr
+    assert not (host.folder / "copying").exists()
+    assert len(host.calls("qm", "destroy")) == 1
+    assert host.state() == before
+
+
+def test_removing_takes_nothing_that_others_have_of_that_number(host: ProxmoxHost) -> None:
+    """A backup job that names the VMID already, and a disk on a storage that is away until then."""
+    host.storages(
+        {
+            "local": {"path": "/var/lib/vz", "content": "snippets"},
+            "local-lvm": {"path": "/dev/pve", "content": "images", "avail": 500 * GIB},
+            "nas": {"path": "/mnt/nas", "content": "images", "active": 0},
+        }
+    )
+    (host.folder / "volumes/nas").mkdir()
+    (host.folder / "volumes/nas/vm-105-disk-0").write_text("somebody's")
+    host.file("etc/pve/jobs.cfg", "vzdump: backup-1\n\tschedule 21:00\n\tvmid 100,105\n")
+    before = host.state()
+    host.fails(resize="before")
+    assert host.run().returncode == 1
+    assert host.calls("qm", "destroy")
+    assert host.state() == before
+
+
+def test_a_disk_that_an_ended_import_left_is_removed_too(host: ProxmoxHost) -> None:
+    before = host.state()
+    stray = host.folder / "volumes/local-lvm/vm-105-disk-7"
+    host.fails(set="hang")
+    running = host.start()
+    wait_until((host.folder / "hanging").exists)
+    stray.write_text("1")
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=30)
+    assert host.state() == before
+
+
+def test_a_making_that_was_killed_is_told_and_not_removed(host: ProxmoxHost) -> None:
+    host.fails(create="killed")
+    done = host.run()
+    assert done.returncode == 1
+    assert "VM 105 has a configuration with nothing but a lock" in done.stderr
+    assert "if nobody else is making a VM 105 now, qm destroy 105 --skiplock 1 removes it" in done.stderr
+    assert not host.calls("qm", "destroy")
+
+
+def test_nobody_is_told_to_destroy_a_vm_that_could_not_be_looked_at(host: ProxmoxHost) -> None:
+    host.fails(create="taken", config="before")
+    done = host.run()
+    assert done.returncode == 1
+    assert "Whether VM 105 is left over is not known" in done.stderr
+    assert "else it is somebody else's" in done.stderr
+    assert (host.configs / "105.conf").read_text() == "name: somebody\n"
+
+
+def test_a_signal_while_a_command_begins_leaves_no_command_behind(
+    host: ProxmoxHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[subprocess.Popen[str]] = []
+    begin = subprocess.Popen
+
+    def begin_and_be_ended(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
+        begun.append(begin(*arguments, **options))
+        signal.raise_signal(signal.SIGTERM)
+        return begun[0]
+
+    environ = host.environment()
+    worker = Worker(
+        105, "local-lvm", "llmgw-x", Proxmox(environ), environ, Progress(io.StringIO(), time.monotonic)
+    )
+    command = Command("trying", (sys.executable, "-c", "import time; time.sleep(50)"), 60)
+    with endings_raised():
+        monkeypatch.setattr("llmgw.onboarding.provision.carry_out.subprocess.Popen", begin_and_be_ended)
+        with pytest.raises(Ended):
+            worker.run(command)
+    try:
+        assert begun[0].poll() is not None
+    finally:
+        begun[0].kill()
 
 
 def test_two_runs_for_one_device_do_not_both_get_it(host: ProxmoxHost) -> None:
@@ -277,6 +390,23 @@ def test_an_address_that_is_taken_while_the_image_is_verified_is_seen_again(host
     assert not host.changes()
 
 
+def test_a_disk_of_that_number_that_came_meanwhile_is_seen_and_not_touched(host: ProxmoxHost) -> None:
+    lock = host.root / "run/llmgw-provision/lock"
+    lock.parent.mkdir(parents=True)
+    holder = subprocess.Popen(["flock", str(lock), "cat"], stdin=subprocess.PIPE)
+    wait_until(lock.exists)
+    running = host.start()
+    wait_until(lambda: list((host.root / "run").glob("llmgw-provision/*.pub")))
+    (host.folder / "volumes/local-lvm/vm-105-disk-0").write_text("somebody's")
+    assert holder.stdin is not None
+    holder.stdin.close()
+    holder.wait(timeout=10)
+    _, stderr = running.communicate(timeout=30)
+    assert "disks of that number are left over" in stderr
+    assert (host.folder / "volumes/local-lvm/vm-105-disk-0").read_text() == "somebody's"
+    assert not host.changes()
+
+
 def test_keys_are_in_no_command_line_and_gone_from_the_disk(host: ProxmoxHost) -> None:
     assert host.run().returncode == 0
     assert KEY.split()[1] not in (host.folder / "calls").read_text()
@@ -293,6 +423,26 @@ def test_more_keys_are_let_in_and_restricted_ones_are_not(host: ProxmoxHost) -> 
     lines = unquote(host.config()["sshkeys"]).splitlines()
     assert [line.split()[1] for line in lines] == [KEY.split()[1], OTHER_KEY.split()[1]]
     assert "authorized_keys line 3 has options and was left out" in done.stderr
+
+
+def test_a_key_line_that_was_cut_off_is_left_out_and_told(host: ProxmoxHost) -> None:
+    """As sshd passes over it; Proxmox would refuse the whole VM."""
+    with (host.home / ".ssh/authorized_keys").open("a") as file:
+        file.write(f"{OTHER_KEY[:60]}\n")
+    done = host.run()
+    assert done.returncode == 0, done.stderr
+    assert "authorized_keys line 3 is no whole key and was left out" in done.stderr
+    assert len(unquote(host.config()["sshkeys"]).splitlines()) == 1
+
+
+def test_a_file_for_cloud_init_that_was_damaged_is_written_anew(host: ProxmoxHost) -> None:
+    assert host.run().returncode == 0
+    (snippet,) = (host.root / "var/lib/vz/snippets").iterdir()
+    right = snippet.read_bytes()
+    snippet.write_bytes(b"\xff\xfe")
+    done = host.run("--vmid", "106", "--name", "node06", ip="127.0.55.6/8")
+    assert done.returncode == 0, done.stderr
+    assert snippet.read_bytes() == right
 
 
 def test_the_script_of_its_own_name_is_the_same_command(host: ProxmoxHost) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from llmgw.onboarding.provision import fetch
 from llmgw.onboarding.provision.errors import ProvisionError
 from llmgw.onboarding.provision.image_format import disk_bytes_of
 from llmgw.onboarding.provision.images import read_sums
+from llmgw.onboarding.provision.wanted import MIB, Checksum
 from llmgw.pki.authority import Authority
 from tests.onboarding.proxmox.host import ProxmoxHost, qcow2
 from tests.onboarding.proxmox.programs import GIB
@@ -30,7 +36,9 @@ class Mirror:
         self.files: dict[str, bytes] = {}
         self.asked: list[str] = []
         self.redirects: dict[str, str] = {}
+        self.headers: dict[str, str] = {}
         self.cut_after: int | None = None
+        self.endless = False
         mirror = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -43,7 +51,15 @@ class Mirror:
                     return
                 body = mirror.files.get(self.path)
                 self.send_response(200 if body is not None else 404)
+                if mirror.endless and self.path.endswith("qcow2"):
+                    self.end_headers()
+                    with contextlib.suppress(OSError):
+                        for _ in range(64):
+                            self.wfile.write(bytes(2**20))
+                    return
                 self.send_header("content-length", str(len(body or b"")))
+                for name, value in mirror.headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write((body or b"")[: mirror.cut_after if self.path.endswith("qcow2") else None])
 
@@ -132,6 +148,38 @@ def test_without_the_mirror_the_kept_image_serves(host: ProxmoxHost, mirror: Mir
     assert "is used" in err
 
 
+def test_without_the_mirror_no_other_addresses_image_of_that_name_serves(
+    host: ProxmoxHost, mirror: Mirror
+) -> None:
+    mirror.files = {path.replace("/latest/", "/testing/"): body for path, body in mirror.files.items()}
+    assert fetching(host, mirror, name=f"/testing/{NAME}")[0] == 0
+    mirror.close()
+    more = ("--vmid", "106", "--name", "node06", "--ip", "127.0.55.6/8")
+    code, _, err = fetching(host, mirror, *more)
+    assert code == 1
+    assert "No image of that address is kept" in err
+
+
+def test_an_image_whose_record_was_lost_is_known_again_once_it_is_verified(
+    host: ProxmoxHost, mirror: Mirror
+) -> None:
+    assert fetching(host, mirror)[0] == 0
+    record = host.root / "var/lib/vz/llmgw-images" / kept(host)[1]
+    known = record.read_text()
+    record.unlink()
+    assert (
+        fetching(host, mirror, "--vmid", "106", "--name", "node06", "--ip", "127.0.55.6/8", "--dry-run")[0] == 0
+    )
+    assert not record.exists()
+    assert fetching(host, mirror, "--vmid", "106", "--name", "node06", "--ip", "127.0.55.6/8")[0] == 0
+    assert record.read_text() == known
+    record.write_bytes(b"\xff\xfe")
+    mirror.close()
+    code, _, err = fetching(host, mirror, "--vmid", "107", "--name", "node07", "--ip", "127.0.55.7/8")
+    assert code == 1
+    assert "No image of that address is kept" in err
+
+
 def test_without_the_mirror_and_a_kept_image_it_says_how_to_bring_one(host: ProxmoxHost, mirror: Mirror) -> None:
     mirror.close()
     code, _, err = fetching(host, mirror)
@@ -167,6 +215,38 @@ def test_a_connection_that_ends_early_leaves_nothing(host: ProxmoxHost, mirror: 
     assert not kept(host)
 
 
+def test_a_source_without_a_length_does_not_fill_the_hosts_disk(
+    tmp_path: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror.endless = True
+    monkeypatch.setenv("SSL_CERT_FILE", str(mirror.ca))
+    monkeypatch.setattr(fetch, "ROOM_EVERY_BYTES", 2**20)
+    looked: list[object] = []
+
+    def filling(_folder: object) -> SimpleNamespace:
+        looked.append(1)
+        return SimpleNamespace(f_bavail=10 * GIB if len(looked) < 3 else 100 * MIB, f_frsize=1)
+
+    monkeypatch.setattr(fetch.os, "statvfs", filling)
+    target = tmp_path / "kept/x.qcow2"
+    with pytest.raises(ProvisionError, match=r"has 100\.0 MiB free and the image needs more"):
+        fetch.fetch_file(f"{mirror.url}/latest/{NAME}", target, Checksum("sha256", "0" * 64), lambda *_: None)
+    assert not list(target.parent.iterdir())
+
+
+def test_what_a_killed_fetch_left_is_removed_by_the_next_one(host: ProxmoxHost, mirror: Mirror) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    folder = host.root / "var/lib/vz/llmgw-images"
+    folder.mkdir(parents=True)
+    (folder / f".old-0123456789ab.qcow2.{ended.pid}.part").write_text("half")
+    other = folder / f".other-0123456789ab.qcow2.{os.getpid()}.part"
+    other.write_text("another run's")
+    code, _, err = fetching(host, mirror)
+    assert code == 0, err
+    assert list(folder.glob(".*")) == [other]
+
+
 def test_a_checksum_on_the_command_line_rules(host: ProxmoxHost, mirror: Mirror) -> None:
     digest = hashlib.sha256(mirror.files[f"/latest/{NAME}"]).hexdigest()
     code, _, err = fetching(host, mirror, "--image-sha256", digest)
@@ -182,6 +262,33 @@ def test_a_redirect_to_plain_http_is_not_followed(host: ProxmoxHost, mirror: Mir
     code, _, err = fetching(host, mirror)
     assert code == 1
     assert "leads from https to plain http, which is not followed" in err
+
+
+@pytest.mark.parametrize(
+    ("location", "sentence"),
+    [
+        ("https://[x/y", "leads to what is no address"),
+        ("file:///etc/passwd", "leads to file://, which is not followed"),
+        ("https://a..b/y", "is no address"),
+        ("/latest/SHA512SUMS", "leads on more than 5 times"),
+    ],
+)
+def test_a_redirect_to_nowhere_is_a_sentence(
+    host: ProxmoxHost, mirror: Mirror, location: str, sentence: str
+) -> None:
+    mirror.redirects["/latest/SHA512SUMS"] = location
+    code, _, err = fetching(host, mirror)
+    assert code == 1
+    assert sentence in err
+    assert "Traceback" not in err
+
+
+def test_a_list_that_is_packed_otherwise_than_it_says_is_refused(host: ProxmoxHost, mirror: Mirror) -> None:
+    mirror.headers["content-encoding"] = "gzip"
+    code, _, err = fetching(host, mirror)
+    assert code == 1
+    assert "it is packed, and not as it says" in err
+    assert "Traceback" not in err
 
 
 def test_an_image_without_published_checksums_is_refused(host: ProxmoxHost, mirror: Mirror) -> None:
@@ -223,6 +330,15 @@ def test_what_is_no_disk_is_refused(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(ProvisionError, match="neither a qcow2 file nor a raw disk"):
         disk_bytes_of(path)
+
+
+def test_a_qcow2_file_that_is_called_raw_is_refused(tmp_path: Path) -> None:
+    """Proxmox goes by the name, and the VM would have a disk that no firmware can read."""
+    path = tmp_path / "image.raw"
+    path.write_bytes(qcow2(GIB))
+    with pytest.raises(ProvisionError, match=r"is a qcow2 file with another name; call it \.qcow2"):
+        disk_bytes_of(path)
+    assert disk_bytes_of(path.rename(tmp_path / "image.img")) == GIB
 
 
 def test_a_raw_disk_is_known_by_its_boot_record(tmp_path: Path) -> None:

@@ -16,7 +16,14 @@ from llmgw.onboarding.provision.errors import ProvisionError
 from llmgw.onboarding.provision.keys import gather, plain_key
 from llmgw.onboarding.provision.plan import Chosen, make_plan, qm_size
 from llmgw.onboarding.provision.progress import Progress, transferred
-from llmgw.onboarding.provision.vm_configs import addresses_of, devices_of, overlap, read_config, read_mappings
+from llmgw.onboarding.provision.vm_configs import (
+    addresses_of,
+    devices_of,
+    disk_bytes_told,
+    overlap,
+    read_config,
+    read_mappings,
+)
 from llmgw.onboarding.provision.wanted import GIB, MIB, read_wanted
 from tests.onboarding.proxmox import options
 from tests.onboarding.proxmox.host import KEY, OTHER_KEY
@@ -39,6 +46,8 @@ def test_a_key_s_comment_cannot_break_out_of_cloud_inits_yaml() -> None:
         KEY.replace("ssh-ed25519", "ssh-rsa", 1),
         KEY.replace("AAAAC3", "AAA*C3"),
         "ssh-dss AAAAB3NzaC1kc3MAAA== old",
+        KEY.split()[0] + " " + KEY.split()[1][:60],
+        "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAQQDF too-short",
         "-----BEGIN OPENSSH PRIVATE KEY-----",
     ],
 )
@@ -159,6 +168,13 @@ def test_the_tests_own_qm_refuses_what_is_not_documented(arguments: list[str]) -
 def test_vendor_data_is_a_cloud_config_that_installs_venv() -> None:
     assert VENDOR_DATA.startswith("#cloud-config\n")
     assert yaml.safe_load(VENDOR_DATA) == {"package_update": True, "packages": ["python3-venv"]}
+
+
+def test_sizes_of_disks_are_read() -> None:
+    assert disk_bytes_told("local-lvm:vm-105-disk-1,iothread=1,size=64G,ssd=1") == 64 * GIB
+    assert disk_bytes_told("local:105/vm-105-disk-0.qcow2,size=2252M") == 2252 * MIB
+    assert disk_bytes_told("local-lvm:vm-105-disk-0,efitype=4m,size=528K") == 528 * 1024
+    assert disk_bytes_told("none,media=cdrom") == 0
 
 
 def test_the_lines_of_an_import_are_read() -> None:

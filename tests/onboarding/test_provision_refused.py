@@ -56,6 +56,19 @@ REFUSED: list[tuple[str, Prepare, list[str], str]] = [
         "--vmid 105 exists: container 105 (dns) on pve1.",
     ),
     (
+        "a VMID that high availability still has",
+        lambda h: h.file("etc/pve/ha/resources.cfg", "vm: 1055\n\tstate started\n\nvm: 105\n\tstate started\n"),
+        [],
+        "--vmid 105: high availability of the cluster still has a guest of that number, and would take the new "
+        "VM for it; choose another VMID, or ha-manager remove vm:105.",
+    ),
+    (
+        "a VMID that replication still has",
+        lambda h: h.file("etc/pve/replication.cfg", "local: 105-1\n\ttarget pve2\n"),
+        [],
+        "or pvesr delete 105-1.",
+    ),
+    (
         "a name of another VM",
         lambda h: h.guest(200, "name: node05\n", node="pve2"),
         [],
@@ -221,6 +234,50 @@ REFUSED: list[tuple[str, Prepare, list[str], str]] = [
     ("the host's own disk", nothing, ["--pci", NVME], "carries disks of this host"),
     ("the host's own network", nothing, ["--pci", BRIDGE_NIC], "carries vmbr0 (over eno1) of this host"),
     (
+        "the host's own network over a VLAN",
+        lambda h: (
+            h.device("0000:03:00.0", "020000", "4", driver="igb"),
+            h.file("sys/bus/pci/devices/0000:03:00.0/net/eno2/upper_eno2.100/uevent", ""),
+        ),
+        ["--pci", "03:00.0"],
+        "carries eno2.100 (over eno2) of this host",
+    ),
+    (
+        "the host's own network by IPv6 alone",
+        lambda h: (
+            h.device("0000:03:00.0", "020000", "4", driver="igb"),
+            h.file("sys/bus/pci/devices/0000:03:00.0/net/eno2/operstate", "up"),
+            h.file(
+                "proc/net/ipv6_route",
+                f"{'fd00:55'.replace(':', ''):0<32} 40 {0:032} 00 {0:032} 00000100 1 0 00000001     eno2\n",
+            ),
+        ),
+        ["--pci", "03:00.0"],
+        "carries the network of eno2 of this host",
+    ),
+    (
+        "the host's own network over a virtual function",
+        lambda h: (
+            h.device("0000:61:00.2", "020000", "33", driver="mlx5_core"),
+            h.virtual_function(HCA, "0000:61:00.2"),
+            h.file("sys/bus/pci/devices/0000:61:00.2/net/ens1v0/upper_vmbr1/uevent", ""),
+        ),
+        ["--pci", HCA],
+        "carries vmbr1 (over ens1v0) of this host",
+    ),
+    (
+        "the host's disks behind Fibre Channel",
+        lambda h: (
+            h.device("0000:04:00.0", "0c0400", "5", driver="lpfc"),
+            (h.root / "sys/block").mkdir(),
+            (h.root / "sys/block/sda").symlink_to(
+                "../devices/pci0000:00/0000:00:01.0/0000:04:00.0/host5/target5:0:0/5:0:0:0/block/sda"
+            ),
+        ),
+        ["--pci", "04:00.0"],
+        "carries disks (sda) of this host",
+    ),
+    (
         "a bridge of the PCI bus",
         lambda h: (
             h.device("0000:40:00.0", "060400", "14", driver="pcieport"),
@@ -241,6 +298,24 @@ REFUSED: list[tuple[str, Prepare, list[str], str]] = [
         nothing,
         ["--image", "/nowhere.qcow2"],
         "--image /nowhere.qcow2: there is no such",
+    ),
+    (
+        "an image with a name that no file can have",
+        nothing,
+        ["--image", f"/{'a' * 300}"],
+        "there is no such file",
+    ),
+    (
+        "an address of an image with an impossible host",
+        nothing,
+        ["--image", "https://a..b/y.qcow2"],
+        "https://a..b/SHA512SUMS is no address",
+    ),
+    (
+        "a storage that tells no number",
+        lambda h: h.storages({"local-lvm": {"path": "/x", "content": "images", "avail": "lots"}}),
+        [],
+        "check pveversion -v",
     ),
     (
         "an image that nothing vouches for",
@@ -307,6 +382,20 @@ def test_nobody_is_told_to_free_the_disks_of_a_vm_that_exists(host: ProxmoxHost)
     assert "pvesm free" not in told
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"HTTPS_PROXY": "socks5://127.0.0.1:1"},
+        {"HTTPS_PROXY": "ftp://127.0.0.1:1"},
+        {"HTTPS_PROXY": "http://proxy:port"},
+        {"NO_PROXY": "[::1"},
+    ],
+)
+def test_a_proxy_that_cannot_be_used_is_a_sentence(host: ProxmoxHost, settings: dict[str, str]) -> None:
+    told = host.refusal("--image", "https://127.0.0.1:1/y.qcow2", image=False, environment=settings)
+    assert "The proxy in HTTPS_PROXY, HTTP_PROXY, ALL_PROXY or NO_PROXY cannot be used" in told
+
+
 def test_without_proxmox_it_says_where_to_run(host: ProxmoxHost) -> None:
     for name in ("qm", "pvesh"):
         (host.folder / "bin" / name).unlink()
@@ -323,6 +412,14 @@ def test_the_other_devices_of_a_group_are_told(host: ProxmoxHost) -> None:
     done = host.run("--pci", GPU, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "0000:41:00.1 (audio, vendor 10de, driver snd_hda_intel) is in the same IOMMU group 15" in done.stdout
+
+
+def test_an_interface_with_link_local_routes_alone_is_free(host: ProxmoxHost) -> None:
+    host.device("0000:03:00.0", "020000", "4", driver="igb")
+    host.file("sys/bus/pci/devices/0000:03:00.0/net/eno2/operstate", "up")
+    own = "".join(f"{net:0<32} 40 {0:032} 00 {0:032} 00000100 1 0 00000001 eno2\n" for net in ("fe80", "ff00"))
+    host.file("proc/net/ipv6_route", own)
+    assert host.run("--pci", "03:00.0", "--dry-run").returncode == 0
 
 
 def test_a_device_of_another_hosts_vm_is_free_here(host: ProxmoxHost) -> None:
@@ -349,6 +446,8 @@ def test_a_device_that_only_a_snapshot_has_is_free(host: ProxmoxHost) -> None:
         (["--ip", "fe80::1/64"], "is no address that a machine can be reached at"),
         (["--ip", "ten/24"], "is no address with its prefix"),
         (["--gateway", "10.9.9.9"], "--gateway '10.9.9.9' is not in the network 127.0.0.0/8 of --ip."),
+        (["--gateway", "127.0.0.0"], "is the address of the network 127.0.0.0/8 itself"),
+        (["--gateway", "127.255.255.255"], "is the address of the network 127.0.0.0/8 itself"),
         (["--gateway", "127.0.55.5"], "is the machine's own address"),
         (["--gateway", "fd00::1"], "is IPv6 and --ip is IPv4"),
         (["--bridge", "a/b"], "--bridge 'a/b' cannot be meant"),
@@ -356,9 +455,15 @@ def test_a_device_that_only_a_snapshot_has_is_free(host: ProxmoxHost) -> None:
         (["--cores", "0"], "--cores 0: must be a whole number from 1"),
         (["--memory", "64"], "--memory '64' is no size; write for example 64G"),
         (["--memory", "64k"], "--memory '64k' is no size"),
+        (["--memory", "\u0663G"], "--memory '\u0663G' is no size"),
         (["--disk", "100M"], "--disk '100M' is less than a node boots with"),
         (["--image", "ftp://x/y.qcow2"], "only https:// (and http:// with a checksum) can be fetched"),
         (["--image", "https://user:secret@x/y.qcow2"], "--image has a password in its address"),
+        (["--image", "https://[x/y.qcow2"], "--image 'https://[x/y.qcow2' is no address"),
+        (["--image", "https:///y.qcow2"], "--image 'https:///y.qcow2' is no address"),
+        (["--image", "https://x:99999/y.qcow2"], "is no address; write for example https://cloud.debian.org"),
+        (["--image", "https://x/#y.qcow2"], "names a folder; give the address of the image in it"),
+        (["--image", "https://x/y\x07.qcow2"], "must be the path of a file or an https:// address"),
         (["--image", "http://x/y.qcow2"], "--image over plain http:// could be anybody's"),
         (["--image-sha256", "abc"], "--image-sha256 must be 64 hex digits; this has 3 characters."),
         (["--image-sha256", "0" * 64, "--image-sha512", "0" * 128], "give one of them"),

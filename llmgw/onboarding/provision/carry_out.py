@@ -17,21 +17,32 @@ from llmgw.onboarding.provision.errors import ProvisionError
 from llmgw.onboarding.provision.plan import Command, Plan, WriteFile
 from llmgw.onboarding.provision.progress import Progress, transferred
 from llmgw.onboarding.provision.proxmox import Proxmox, environment, said
-from llmgw.onboarding.provision.signals import endings_ignored
+from llmgw.onboarding.provision.signals import endings_held, endings_ignored
 
 END_TIMEOUT_S: Final = 60.0
 UNDO_TIMEOUT_S: Final = 300.0
+UNDO_AGAIN_S: Final = 2.0
 _TAIL_LINES: Final = 12
 _LINE_CHARS_MAX: Final = 2000
 
 
 class Worker:
-    """Runs a plan's commands for one VM. `mark` is in the description of the VM that this run makes."""
+    """Runs a plan's commands for one VM, whose disks are on `storage`.
+
+    `mark` is in the description of the VM that this run makes.
+    """
 
     def __init__(
-        self, vmid: int, mark: str, proxmox: Proxmox, environ: Mapping[str, str], progress: Progress
+        self,
+        vmid: int,
+        storage: str,
+        mark: str,
+        proxmox: Proxmox,
+        environ: Mapping[str, str],
+        progress: Progress,
     ) -> None:
         self._vmid = vmid
+        self._storage = storage
         self._mark = mark
         self._proxmox = proxmox
         self._environ = environment(environ)
@@ -51,14 +62,31 @@ class Worker:
                 raise ProvisionError(f"{error}\n{left}" if isinstance(error, ProvisionError) else left) from error
             raise
 
-    def run(self, command: Command) -> None:
-        """One command, with progress. Raises ProvisionError when it fails or takes too long."""
+    def run(self, command: Command) -> str:
+        """One command, with progress; what it said last. Raises ProvisionError at failure and at its limit."""
         name = " ".join(command.argv[:3])
-        started_s = time.monotonic()
-        self._begun = True
+        process = None
+        try:
+            # Held: a signal in here would leave a command running that nobody knows of.
+            with endings_held():
+                self._begun = True
+                process = self._started(command, name)
+            tail = self._followed(process, command, name)
+            code = _code_of(process, name)
+        except BaseException:
+            if process is not None:
+                with endings_ignored():
+                    _end(process, wait_first=command.argv[1] == "create")
+            raise
+        last = said("\n".join(tail)).rstrip(".")
+        if code:
+            raise ProvisionError(f"`{name}` failed while {command.doing}: {last or f'exit code {code}'}.")
+        return last
+
+    def _started(self, command: Command, name: str) -> subprocess.Popen[str]:
         try:
             # A session of its own: Ctrl-C reaches us alone, and we decide when the command ends.
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 command.argv,
                 env=self._environ,
                 stdin=subprocess.DEVNULL,
@@ -70,54 +98,94 @@ class Worker:
             )
         except OSError as error:
             raise ProvisionError(f"`{name}` cannot be run: {error.strerror}.") from None
+
+    def _followed(self, process: subprocess.Popen[str], command: Command, name: str) -> deque[str]:
+        """Tell how far a command is until its output ends; the last lines of it."""
+        started_s = time.monotonic()
         tail: deque[str] = deque(maxlen=_TAIL_LINES)
         lines = _read_lines(process)
-        try:
-            while True:
-                try:
-                    line = lines.get(timeout=1.0)
-                except Empty:
-                    if process.poll() is not None:
-                        break  # it is over, and what it started has its output still open
-                    line = ""
-                if line is None:
-                    break
-                elapsed_s = time.monotonic() - started_s
-                if elapsed_s > command.timeout_s:
-                    raise ProvisionError(f"`{name}` has not come to its end for {command.timeout_s:g} s.")
-                if far := transferred(line):
-                    self._progress.bytes(command.doing, *far)
-                    continue
-                if line.strip():
-                    tail.append(line)
-                self._progress.waiting(command.doing, elapsed_s)
-            code = _code_of(process, name)
-        except BaseException:
-            with endings_ignored():
-                _end(process, wait_first=command.argv[1] == "create")
-            raise
-        if code:
-            reason = said("\n".join(tail)) or f"exit code {code}"
-            raise ProvisionError(f"`{name}` failed while {command.doing}: {reason.rstrip('.')}.")
+        while True:
+            try:
+                line = lines.get(timeout=1.0)
+            except Empty:
+                if process.poll() is not None:
+                    break  # it is over, and what it started has its output still open
+                line = ""
+            if line is None:
+                break
+            elapsed_s = time.monotonic() - started_s
+            if elapsed_s > command.timeout_s:
+                raise ProvisionError(f"`{name}` has not come to its end for {command.timeout_s:g} s.")
+            if far := transferred(line):
+                self._progress.bytes(command.doing, *far)
+                continue
+            if line.strip():
+                tail.append(line)
+            self._progress.waiting(command.doing, elapsed_s)
+        return tail
 
     def _undo(self) -> str | None:
         """Remove the VM if it is ours. A sentence about what is left over, None when nothing is."""
         if not self._begun:
             return None
-        remove = ["qm", "destroy", str(self._vmid), "--purge", "1", "--destroy-unreferenced-disks", "1"]
+        vmid = self._vmid
+        remove = f"qm destroy {vmid} --skiplock 1"
         try:
-            config = self._proxmox.config(self._vmid)
-            if config is None or self._mark not in config.get("description", ""):
-                return None
-            self._progress.say(f"removing VM {self._vmid} again, which this run made")
-            if self._proxmox.running(self._vmid):
-                self._ask(["qm", "stop", str(self._vmid), "--skiplock", "1", "--timeout", "60"])
-            failed = self._ask([*remove, "--skiplock", "1"])
+            config = self._proxmox.config(vmid)
         except ProvisionError as error:
-            failed = str(error)
-        if failed is None:
+            return (
+                f"Whether VM {vmid} is left over is not known ({error}): when `qm config {vmid}` shows "
+                f"{self._mark} in its description it is this run's, and {remove} removes it; else it is somebody "
+                "else's."
+            )
+        if config is None:
             return None
-        return f"VM {self._vmid} could not be removed and is left over ({failed}): {' '.join(remove)}"
+        if self._mark not in config.get("description", ""):
+            if config.keys() - {"digest"} != {"lock"}:
+                return None
+            # Proxmox writes this before it makes the disks (PVE/AbstractConfig.pm, create_and_lock_config).
+            return (
+                f"VM {vmid} has a configuration with nothing but a lock, as an interrupted qm create leaves it: "
+                f"if nobody else is making a VM {vmid} now, {remove} removes it."
+            )
+        self._progress.say(f"removing VM {vmid} again, which this run made")
+        failed: str | None = None
+        for last in (False, False, True):
+            failed = self._remove(config)
+            if failed is None:
+                return None
+            if not last:  # a disk that is still being closed, or a task that has the VM's lock
+                time.sleep(UNDO_AGAIN_S)
+        return (
+            f"VM {vmid} could not be removed and is left over ({failed}): qm stop {vmid}; {remove} "
+            "--destroy-unreferenced-disks 1"
+        )
+
+    def _remove(self, config: Mapping[str, str]) -> str | None:
+        """Stop our VM and remove it with its disks, as far as they are this run's; what went wrong.
+
+        Neither `--purge` nor `--destroy-unreferenced-disks`: they also take what others told backup jobs of this
+        VMID, and disks of that number on storages that were away when this run looked.
+        """
+        vmid = self._vmid
+        try:
+            if self._proxmox.running(vmid):
+                failed = self._ask(["qm", "stop", str(vmid), "--skiplock", "1", "--timeout", "60"])
+                if failed is not None:
+                    return failed
+            attached = {value.split(",")[0].removeprefix("file=") for value in config.values()}
+            # An import that was ended leaves a disk that nothing refers to. This storage had none of that number.
+            for volume in self._unattached(attached):
+                if (failed := self._ask(["pvesm", "free", volume])) is not None:
+                    return failed
+            if left := self._unattached(attached):
+                return f"{left[0]} was not removed"
+        except ProvisionError as error:
+            return str(error)
+        return self._ask(["qm", "destroy", str(vmid), "--skiplock", "1"])
+
+    def _unattached(self, attached: set[str]) -> list[str]:
+        return [volume for volume in self._proxmox.volumes(self._storage, self._vmid) if volume not in attached]
 
     def _ask(self, argv: list[str]) -> str | None:
         """Run a command of the undoing; what went wrong, None when it went well."""
@@ -160,7 +228,7 @@ def _write(file: WriteFile) -> None:
     """Write whole or not at all; a file that is right already is left alone."""
     part = file.path.with_name(f".{file.path.name}.{os.getpid()}")
     try:
-        if file.path.is_file() and file.path.read_text() == file.text:
+        if file.path.is_file() and file.path.read_bytes() == file.text.encode():
             return
         file.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, file.mode)
@@ -169,9 +237,10 @@ def _write(file: WriteFile) -> None:
         part.chmod(file.mode)
         part.replace(file.path)
     except OSError as error:
+        raise ProvisionError(f"{file.path} cannot be written: {error.strerror}; make room, or mend it.") from None
+    finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
-        raise ProvisionError(f"{file.path} cannot be written: {error.strerror}; make room, or mend it.") from None
 
 
 def _read_lines(process: subprocess.Popen[str]) -> Queue[str | None]:
@@ -205,10 +274,24 @@ def _end(process: subprocess.Popen[str], wait_first: bool) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=END_TIMEOUT_S)
     for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
         # qm hands SIGTERM on to the task that it waits for (pve-common, RESTEnvironment.pm, fork_worker).
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=END_TIMEOUT_S)
+        deadline_s = time.monotonic() + END_TIMEOUT_S
+        while _lives(process):
+            if time.monotonic() >= deadline_s:
+                break
+            time.sleep(0.05)
+        else:
+            return
+
+
+def _lives(process: subprocess.Popen[str]) -> bool:
+    """Whether a command or anything of its session still runs: a copying qemu-img holds the disk open."""
+    if process.poll() is None:
+        return True
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

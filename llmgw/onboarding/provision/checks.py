@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -60,7 +60,8 @@ def check(wanted: Wanted, root: Path, own_home: Path, environ: Mapping[str, str]
     wrong += against
     wrong += answers(wanted, environ)
     if wanted.vmid not in {guest.vmid for guest in host.guests()}:
-        wrong += _left_over(wanted, storages, proxmox)
+        takes = [each.name for each in storages if each.usable and "images" in each.content]
+        wrong += left_over(wanted, takes, proxmox)
     refuse(wrong)
     assert storage is not None  # else a sentence was told; the same for the others
     assert keys is not None
@@ -85,6 +86,12 @@ def whats_taken(wanted: Wanted, root: Path, proxmox: Proxmox) -> tuple[list[str]
     guests = host.guests()
     hosts = sorted(path.name for path in (host.pve / "nodes").glob("*"))
     wrong = taken(wanted, proxmox.rows("/cluster/resources", "--type", "vm"), guests, hosts)
+    if wanted.vmid not in {guest.vmid for guest in guests}:
+        wrong += [
+            f"--vmid {wanted.vmid}: {what} of the cluster still has a guest of that number, and would take the "
+            f"new VM for it; choose another VMID, or {command}."
+            for what, command in host.waiting_for(wanted.vmid)
+        ]
     against, notes = judge(PciBus(root), wanted.pci, guests, node, host.mappings(node))
     return wrong + against, notes
 
@@ -130,14 +137,9 @@ def _gateway(wanted: Wanted, host: Host) -> tuple[Address | None, list[str]]:
     ]
 
 
-def _left_over(wanted: Wanted, storages: list[Storage], proxmox: Proxmox) -> list[str]:
+def left_over(wanted: Wanted, storages: Iterable[str], proxmox: Proxmox) -> list[str]:
     """Volumes that bear a free VMID are somebody's all the same, and undoing would take them along."""
-    found = [
-        volume
-        for storage in storages
-        if storage.usable and "images" in storage.content
-        for volume in proxmox.volumes(storage.name, wanted.vmid)
-    ]
+    found = [volume for storage in storages for volume in proxmox.volumes(storage, wanted.vmid)]
     if not found:
         return []
     return [

@@ -70,6 +70,24 @@ class Host:
         text = self._read("etc/pve/mapping/pci.cfg")
         return read_mappings(text, node) if text else {}
 
+    def waiting_for(self, vmid: int) -> list[tuple[str, str]]:
+        """(what the cluster still does with a VMID whose guest is gone, the command that ends it).
+
+        Sections of section config files (pve-common, PVE/SectionConfig.pm): `vm: 105` and `local: 105-0`.
+        """
+        found = []
+        for kind, number in re.findall(
+            r"^(vm|ct):[ \t]*(\d+)[ \t]*$", self._read("etc/pve/ha/resources.cfg") or "", re.MULTILINE
+        ):
+            if int(number) == vmid:
+                found.append(("high availability", f"ha-manager remove {kind}:{vmid}"))
+        for number, job in re.findall(
+            r"^local:[ \t]*(\d+)-(\d+)[ \t]*$", self._read("etc/pve/replication.cfg") or "", re.MULTILINE
+        ):
+            if int(number) == vmid:
+                found.append(("replication", f"pvesr delete {vmid}-{job}"))
+        return found
+
     def available_bytes(self) -> int:
         """Memory that a new process can have without anybody being pushed out: proc(5), MemAvailable."""
         found = re.search(r"^MemAvailable:\s+(\d+) kB$", self._read("proc/meminfo") or "", re.MULTILINE)

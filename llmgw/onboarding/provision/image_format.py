@@ -13,6 +13,7 @@ from llmgw.onboarding.provision.errors import ProvisionError
 HEADER_BYTES = 512
 _QCOW2 = b"QFI\xfb"
 _EXTERNAL_DATA = 1 << 2
+_OTHER_SUFFIXES = (".raw", ".vmdk", ".qed", ".qcow", ".cloop")
 
 
 def disk_bytes_of(path: Path) -> int:
@@ -27,6 +28,10 @@ def disk_bytes_of(path: Path) -> int:
     except OSError as error:
         raise ProvisionError(f"The image {path} cannot be read: {error.strerror}.") from None
     if head[:4] == _QCOW2:
+        # qm goes by the name behind all links (PVE/Storage.pm, abs_filesystem_path; PVE/QemuServer/QemuImage.pm,
+        # convert), and would copy the file itself as the disk.
+        if path.resolve().suffix in _OTHER_SUFFIXES:
+            raise ProvisionError(f"The image {path} is a qcow2 file with another name; call it .qcow2.")
         version = int.from_bytes(head[4:8])
         if len(head) < 80 or version not in (2, 3):
             raise ProvisionError(f"The image {path} is a qcow2 file of a version that is not known ({version}).")

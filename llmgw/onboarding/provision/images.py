@@ -1,12 +1,14 @@
 """The image a VM starts from: found, kept, and verified by its checksum each time it is used.
 
 Kept images are called after their content (`debian-12-generic-amd64-<first 12 hex digits>.qcow2`), so that a
-newer one never takes the place of one that another run reads. Their whole checksum lies beside them.
+newer one never takes the place of one that another run reads. Their whole checksum lies beside them, with the
+addresses that they came from.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +27,8 @@ _SUMS: Final[tuple[tuple[str, Literal["sha256", "sha512"]], ...]] = (
     ("SHA512SUMS", "sha512"),
     ("SHA256SUMS", "sha256"),
 )
+RECORDED_MAX: Final = 50
+"""Addresses that one content is known to come from."""
 _NAME: Final = re.compile(r"[^A-Za-z0-9._+-]+")
 # sha512sum(1): digest, a space, a space or an asterisk, the name.
 _SUM_LINE: Final = re.compile(r"\\?([0-9a-fA-F]{64,128}) [ *](.+)")
@@ -71,10 +75,12 @@ def bring(source: Source, tell: Tell) -> None:
         fetch_file(
             source.url, source.path, source.checksum, lambda done, all_: tell(f"fetching {name}", done, all_)
         )
-        _record(source.path, source.checksum)
+        _record(source.path, source.checksum, source.url)
         return
     found = digest_of(source.path, source.checksum.kind, tell)
     if found == source.checksum.hex:
+        if source.url is not None:
+            _record(source.path, source.checksum, source.url)
         return
     if source.path.parent.name == Path(FOLDER).name:
         remedy = f"the kept file is damaged: rm {source.path} and run this again"
@@ -113,7 +119,11 @@ def read_sums(text: str, name: str, kind: Literal["sha256", "sha512"]) -> Checks
 
 def _file(path: Path, checksum: Checksum | None) -> Source:
     path = path.absolute()
-    if not path.is_file():
+    try:
+        there = path.is_file()
+    except OSError:  # a name that no file can have
+        there = False
+    if not there:
         raise ProvisionError(f"--image {path}: there is no such file; give a cloud image (.qcow2 or raw).")
     if "," in str(path) or any(not char.isprintable() for char in str(path)):
         raise ProvisionError(f"--image {str(path)!r}: qm takes no commas in a path; rename it.")
@@ -168,16 +178,32 @@ def _newest(folder: Path, url: str) -> Source | None:
         for path in sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True):
             for kind in ("sha512", "sha256"):
                 record = path.with_name(f"{path.name}.{kind}")
-                if record.is_file() and (found := read_sums(record.read_text(), path.name, kind)):
+                text = record.read_text(errors="replace") if record.is_file() else ""
+                if _came_from(url) in text.splitlines() and (found := read_sums(text, path.name, kind)):
                     return Source(path, found)
     except OSError:
         return None
     return None
 
 
-def _record(path: Path, checksum: Checksum) -> None:
+def _came_from(url: str) -> str:
+    """The line of a record for an address, which sha512sum(1) skips; a query may hold a secret."""
+    query = urlsplit(url).query
+    return f"# {shown_url(url)}" + (f"?{hashlib.sha256(query.encode()).hexdigest()[:12]}" if query else "")
+
+
+def _record(path: Path, checksum: Checksum, url: str) -> None:
+    """Have an image's checksum and this address of it on record. Raises ProvisionError."""
     record = path.with_name(f"{path.name}.{checksum.kind}")
+    part = record.with_name(f".{record.name}.{os.getpid()}.part")
     try:
-        record.write_text(f"{checksum.hex}  {path.name}\n")
+        known = record.read_text(errors="replace").splitlines() if record.is_file() else []
+        addresses = [line for line in known if line.startswith("# ") and line != _came_from(url)]
+        lines = [*addresses[-RECORDED_MAX:], _came_from(url), f"{checksum.hex}  {path.name}"]
+        if lines != known:
+            part.write_text("".join(f"{line}\n" for line in lines))
+            part.replace(record)
     except OSError as error:
         raise ProvisionError(f"{record} cannot be written: {error.strerror}.") from None
+    finally:
+        part.unlink(missing_ok=True)

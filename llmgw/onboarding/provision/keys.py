@@ -16,6 +16,8 @@ from llmgw.onboarding.provision.errors import ProvisionError
 
 KEY_FILE_BYTES_MAX = 2**20
 KEYS_MAX = 500
+RSA_BITS_MIN = 1024
+"""OpenSSH takes no shorter ones: sshkey.h, SSH_RSA_MINIMUM_MODULUS_SIZE."""
 _KINDS = (
     "ssh-ed25519",
     "ssh-rsa",
@@ -86,12 +88,38 @@ def plain_key(line: str) -> str | None:
         blob = base64.b64decode(found[2], validate=True)
     except (binascii.Error, ValueError):
         return None
-    kind = found[1].encode()
-    # RFC 4253 section 6.6: the blob begins with the length and the name of its kind.
-    if blob[:4] != len(kind).to_bytes(4) or blob[4 : 4 + len(kind)] != kind:
+    if not _is_whole(found[1], blob):
         return None
     comment = re.sub(r"[^A-Za-z0-9@._+-]+", "-", found[3] or "")[:100].strip("-")
     return f"{found[1]} {found[2]} {comment}".rstrip()
+
+
+def _is_whole(kind: str, blob: bytes) -> bool:
+    """Whether a blob is a key of that kind, to its last byte.
+
+    sshd passes over a line that was cut off, and Proxmox refuses the whole VM for it.
+
+    RFC 4253 section 6.6 (RSA), RFC 5656 section 3.1 (ECDSA), RFC 8709 section 4 (Ed25519), OpenSSH's PROTOCOL.u2f
+    (sk-): strings with their lengths before them, the first of which is the kind.
+    """
+    parts = []
+    while blob:
+        length = int.from_bytes(blob[:4])
+        if len(blob) < 4 + length:
+            return False
+        parts.append(blob[4 : 4 + length])
+        blob = blob[4 + length :]
+    if not parts or parts[0] != kind.encode():
+        return False
+    lengths = [len(part) for part in parts[1:]]
+    if "ed25519" in kind:
+        return len(lengths) == 1 + kind.startswith("sk-") and lengths[0] == 32
+    if kind == "ssh-rsa":
+        return len(lengths) == 2 and lengths[0] > 0 and int.from_bytes(parts[2]).bit_length() >= RSA_BITS_MIN
+    curve = re.search(r"nistp(256|384|521)", kind)
+    if curve is None or len(lengths) != 2 + kind.startswith("sk-") or parts[1] != curve[0].encode():
+        return False
+    return lengths[1] == 1 + 2 * ((int(curve[1]) + 7) // 8)  # an uncompressed point: SEC 1, section 2.3.3
 
 
 def _add_file(keys: Keys, path: Path) -> bool:
@@ -105,7 +133,9 @@ def _add_file(keys: Keys, path: Path) -> bool:
             continue
         key = plain_key(stripped)
         if key is None:
-            if _KEY.search(stripped) is not None and path.suffix != ".pub":
+            if _KEY.fullmatch(stripped) is not None:
+                keys.notes.append(f"{path} line {number} is no whole key and was left out")
+            elif _KEY.search(stripped) is not None and path.suffix != ".pub":
                 # A key that may do one thing here must not be able to do everything there.
                 keys.notes.append(f"{path} line {number} has options and was left out")
         elif " ".join(key.split()[:2]) not in known:
@@ -125,7 +155,7 @@ def _read(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             return file.read(KEY_FILE_BYTES_MAX).decode("utf-8", "replace")
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a path with a NUL, as a broken passwd may have
         return None
 
 

@@ -6,6 +6,7 @@ PVE/SysFSTools.pm, pci_dev_group_bind_to_vfio), so the others of the group matte
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,7 @@ class PciBus:
     def __init__(self, root: Path) -> None:
         self._devices = root / "sys/bus/pci/devices"
         self._iommu = root / "sys/class/iommu"
-        self._routes = root / "proc/net/route"
+        self._root = root
 
     def iommu_on(self) -> bool:
         """Whether the kernel has an IOMMU: the same question as PVE/SysFSTools.pm's check_iommu_support."""
@@ -86,7 +87,7 @@ class PciBus:
             driver=_link(folder / "driver"),
             group=group or None,
             bridge=(folder / "pci_bus").exists(),
-            in_use=self._in_use(folder),
+            in_use=self._in_use(folder) or self._virtual_in_use(folder),
             relatives=tuple(
                 sorted({_link(path) for path in (*folder.glob("virtfn*"), folder / "physfn")} - {""})
             ),
@@ -99,16 +100,42 @@ class PciBus:
         return list(found)
 
     def _in_use(self, folder: Path) -> str:
-        routed = {line.split()[0] for line in _text(self._routes).splitlines()[1:] if line.strip()}
+        routed = self._routed()
         for interface in sorted(folder.glob("net/*")):
             if master := _link(interface / "master"):
                 return f"{master} (over {interface.name})"
+            # Bridges, bonds, VLANs and all else that is stacked on it: net/core/dev.c, netdev_adjacent_sysfs_add.
+            for upper in sorted(interface.glob("upper_*")):
+                return f"{upper.name.removeprefix('upper_')} (over {interface.name})"
             if interface.name in routed:
                 return f"the network of {interface.name}"
         # Mounts, LVM, RAID and ZFS each show elsewhere what they hold; a bound driver is seen in one place.
         if _text(folder / "class").startswith("0x01") and _link(folder / "driver") not in FREE_DRIVERS:
             return "disks"
+        # Also disks behind what is no storage controller by its class: Fibre Channel, USB.
+        if found := sorted(path.name for path in self._disks() if f"/{folder.name}/" in os.readlink(path)):
+            return f"disks ({', '.join(found[:4])})"
         return ""
+
+    def _virtual_in_use(self, folder: Path) -> str:
+        """What of the host runs over virtual functions of a device, which go when it is taken away."""
+        found = (self._in_use(self._devices / _link(path)) for path in sorted(folder.glob("virtfn*")))
+        return next(filter(None, found), "")
+
+    def _routed(self) -> set[str]:
+        """The interfaces with routes. proc(5): IPv6's link-local and multicast ones are every interface's own."""
+        lines = _text(self._root / "proc/net/route").splitlines()[1:]
+        found = {line.split()[0] for line in lines if line.strip()}
+        for line in _text(self._root / "proc/net/ipv6_route").splitlines():
+            words = line.split()
+            if len(words) > 9 and not words[0].startswith(("fe8", "ff")):
+                found.add(words[9])
+        return found
+
+    def _disks(self) -> list[Path]:
+        """Block devices: links whose targets tell the way through the buses (Documentation/filesystems/sysfs)."""
+        folder = self._root / "sys/block"
+        return [path for path in folder.iterdir() if path.is_symlink()] if folder.is_dir() else []
 
 
 def judge(

@@ -59,7 +59,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Files first, then the commands. The first command makes the VM, the last starts it."""
+    """Files first, then the commands: make the VM, import the image, grow the disk, start it."""
 
     files: tuple[WriteFile, ...]
     commands: tuple[Command, ...]

@@ -8,7 +8,7 @@ import os
 import shlex
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,7 @@ import msgspec
 from llmgw.config.sizes import size_words
 from llmgw.onboarding.provision import images
 from llmgw.onboarding.provision.carry_out import Worker, files_of
-from llmgw.onboarding.provision.checks import Checked, check, whats_taken
+from llmgw.onboarding.provision.checks import Checked, check, left_over, whats_taken
 from llmgw.onboarding.provision.errors import ProvisionError, refuse
 from llmgw.onboarding.provision.image_format import disk_bytes_of
 from llmgw.onboarding.provision.plan import Chosen, Plan, make_plan
@@ -26,6 +26,7 @@ from llmgw.onboarding.provision.proxmox import Proxmox, require_programs
 from llmgw.onboarding.provision.reach import wait_for_ssh
 from llmgw.onboarding.provision.signals import endings_raised
 from llmgw.onboarding.provision.taken import answers
+from llmgw.onboarding.provision.vm_configs import disk_bytes_told
 from llmgw.onboarding.provision.wanted import Wanted
 
 LOCK_TIMEOUT_S: Final = 120.0
@@ -74,15 +75,18 @@ def provision(wanted: Wanted, means: Means) -> Provisioned:
         images.bring(checked.source, means.progress.bytes)
         refuse(_against_image(wanted, checked.source.path))
         plan = _plan(wanted, checked, means)
-        worker = Worker(wanted.vmid, _mark(means), proxmox, means.environ, means.progress)
+        worker = Worker(wanted.vmid, checked.storage, _mark(means), proxmox, means.environ, means.progress)
         with worker.undoing():
             with files_of(plan):
                 with _alone(means.root / RUN_FOLDER / "lock"):
                     # Fetching may have taken long; what was free may not be any more.
-                    refuse(whats_taken(wanted, means.root, proxmox)[0] + answers(wanted, means.environ))
+                    wrong = whats_taken(wanted, means.root, proxmox)[0] + answers(wanted, means.environ)
+                    refuse(wrong or left_over(wanted, [checked.storage], proxmox))
                     worker.run(plan.commands[0])
-                for command in plan.commands[1:]:
-                    worker.run(command)
+                _, bring_image, grow, start = plan.commands
+                worker.run(bring_image)
+                _require_grown(wanted, proxmox, worker.run(grow))
+                worker.run(start)
             if not means.keep:
                 _wait(wanted, proxmox, means)
         if means.keep:
@@ -98,7 +102,7 @@ def dry_run(wanted: Wanted, means: Means) -> tuple[Provisioned, str]:
     plan = _plan(wanted, checked, means)
     script = plan.script()
     if source.path.is_file():
-        images.bring(source, means.progress.bytes)
+        images.bring(replace(source, url=None), means.progress.bytes)  # verified only, nothing is recorded
         refuse(_against_image(wanted, source.path))
     elif source.url is not None:
         fetch = f"curl --fail --location --create-dirs --output {shlex.quote(str(source.path))}"
@@ -121,6 +125,18 @@ def _against_image(wanted: Wanted, path: Path) -> list[str]:
         f"--disk {size_words(wanted.disk_bytes)} is smaller than the disk in the image {path.name} "
         f"({size_words(disk_bytes)}); disks only grow, give at least that."
     ]
+
+
+def _require_grown(wanted: Wanted, proxmox: Proxmox, last: str) -> None:
+    """Growing is a task, and `qm resize` ends with 0 whatever became of it (PVE/CLI/qm.pm: no `upid_exit`).
+
+    `last` is what it said. Raises ProvisionError when the disk is smaller than wanted.
+    """
+    disk = (proxmox.config(wanted.vmid) or {}).get("scsi0", "")
+    if disk_bytes_told(disk) < wanted.disk_bytes:
+        raise ProvisionError(
+            f"The disk was not grown to {size_words(wanted.disk_bytes)} ({last or 'qm resize said nothing'})."
+        )
 
 
 def _mark(means: Means) -> str:

@@ -35,6 +35,23 @@ def endings_raised() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def endings_held() -> Iterator[None]:
+    """Within: those signals wait; one that came is answered at the end, as it would have been before."""
+    before = {each: signal.getsignal(each) for each in _SIGNALS}
+    came: list[int] = []
+    for each in _SIGNALS:
+        if callable(before[each]):
+            signal.signal(each, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        for each in _SIGNALS:
+            signal.signal(each, before[each])
+    if came:
+        signal.raise_signal(came[0])
+
+
+@contextlib.contextmanager
 def endings_ignored() -> Iterator[None]:
     """Within: those signals do nothing, as what runs must come to its end."""
     before = {each: signal.getsignal(each) for each in _SIGNALS}

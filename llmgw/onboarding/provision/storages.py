@@ -29,17 +29,21 @@ class Storage:
 
 
 def read_storages(rows: Sequence[Mapping[str, Any]]) -> list[Storage]:
-    """The rows of /nodes/NODE/storage as `pvesh` prints them."""
-    return [
-        Storage(
-            name=str(row.get("storage") or ""),
-            content=frozenset(part.strip() for part in str(row.get("content") or "").split(",")),
-            enabled=bool(int(row.get("enabled") or 0)),
-            active=bool(int(row.get("active") or 0)),
-            available_bytes=int(row["avail"]) if row.get("avail") is not None else None,
-        )
-        for row in rows
-    ]
+    """The rows of /nodes/NODE/storage as `pvesh` prints them. Raises ProvisionError for others."""
+    try:
+        return [_storage(row) for row in rows]
+    except (TypeError, ValueError) as error:
+        raise ProvisionError(f"pvesh get /nodes/NODE/storage says {error}; check pveversion -v.") from None
+
+
+def _storage(row: Mapping[str, Any]) -> Storage:
+    return Storage(
+        name=str(row.get("storage") or ""),
+        content=frozenset(part.strip() for part in str(row.get("content") or "").split(",")),
+        enabled=bool(int(row.get("enabled") or 0)),
+        active=bool(int(row.get("active") or 0)),
+        available_bytes=int(row["avail"]) if row.get("avail") is not None else None,
+    )
 
 
 def choose_disk_storage(storages: Sequence[Storage], wanted: str | None, disk_bytes: int) -> Storage:

@@ -88,6 +88,12 @@ def devices_of(config: VmConfig, mappings: Mapping[str, Iterable[str]]) -> set[s
     return found
 
 
+def disk_bytes_told(value: str) -> int:
+    """The size that a disk's setting tells, such as `local-lvm:vm-105-disk-1,size=64G`; 0 when it tells none."""
+    found = re.search(r"(?:^|,)size=(\d+(?:\.\d+)?)([KMGT]?)(?:,|$)", value)  # PVE/JSONSchema.pm, parse_size
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2] or " ")) if found else 0
+
+
 def read_mappings(text: str, node: str) -> dict[str, list[str]]:
     """Mapping id → the devices of that node (`path` may name several with semicolons, joined again here)."""
     found: dict[str, list[str]] = {}

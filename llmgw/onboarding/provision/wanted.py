@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar, cast, get_args
+from urllib.parse import urlsplit
 
 from llmgw.messages.agent import NODE_ID_PATTERN
 from llmgw.onboarding.provision.errors import refuse
@@ -29,7 +30,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Pages = Literal["1024", "2", "any"]
 
 # A gigabyte is 1024 MiB to Proxmox, whatever it is called.
-_SIZE = re.compile(r"(\d{1,9})(?:\.(\d{1,3}))?\s?([MGT])(?:i?B)?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,9})(?:\.(\d{1,3}))?\s?([MGT])(?:i?B)?", re.IGNORECASE | re.ASCII)
 _FACTORS = {"M": MIB, "G": GIB, "T": 2**40}
 # Storage ids: pve-storage's `pve-storage-id`. Names of interfaces: net/core/dev.c, dev_valid_name.
 _STORAGE = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,98}[A-Za-z0-9]")
@@ -232,6 +233,10 @@ def _gateway(text: str | None, interface: Interface) -> Address | Literal["none"
         raise ValueError(f"--gateway {text!r} is IPv{gateway.version} and --ip is IPv{interface.version}.")
     if gateway == interface.ip:
         raise ValueError(f"--gateway {text!r} is the machine's own address; give the router's.")
+    network = interface.network
+    spare = gateway.version == 4 and network.prefixlen < network.max_prefixlen - 1
+    if spare and gateway in (network[0], network[-1]):
+        raise ValueError(f"--gateway {text!r} is the address of the network {network} itself; give the router's.")
     beside = gateway.version == 6 and gateway.is_link_local
     if gateway not in interface.network and not beside:
         raise ValueError(f"--gateway {text!r} is not in the network {interface.network} of --ip.")
@@ -254,7 +259,7 @@ def _size(option: str, text: str) -> int:
 
 def _image(text: str) -> str:
     scheme, separator, rest = text.partition("://")
-    if not text or "\n" in text or len(text) > 2000:
+    if not text or not text.isprintable() or len(text) > 2000:
         raise ValueError("--image must be the path of a file or an https:// address.")
     if not separator:
         return text
@@ -262,7 +267,14 @@ def _image(text: str) -> str:
         raise ValueError(f"--image {text[:80]!r}: only https:// (and http:// with a checksum) can be fetched.")
     if "@" in rest.partition("/")[0]:
         raise ValueError("--image has a password in its address, which logs would show; give it without.")
-    if not rest.partition("?")[0].rpartition("/")[2]:
+    try:
+        parts = urlsplit(text)
+        known = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        known = False
+    if not known:
+        raise ValueError(f"--image {text[:80]!r} is no address; write for example {DEFAULT_IMAGE}.")
+    if not parts.path.rpartition("/")[2]:
         raise ValueError(f"--image {text[:80]!r} names a folder; give the address of the image in it.")
     return text
 

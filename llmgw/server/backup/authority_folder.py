@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import secrets
 import shutil
 import stat
 import tarfile
@@ -65,7 +64,7 @@ def unpacked(data: bytes) -> dict[str, bytes]:
                 if file is None:
                     raise BackupError(f"the authority in this backup holds {entry.name[:80]!r}; nothing was used")
                 content[entry.name] = file.read()
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError, OverflowError) as error:
         raise BackupError(f"the authority in this backup cannot be read ({error}); nothing was used") from None
     if not {CA, CA_KEY} <= set(content):
         raise BackupError("the authority in this backup lacks its root; nothing was used")
@@ -77,26 +76,49 @@ def put_back(content: dict[str, bytes], folder: Path, kept_as: Path) -> bool:
 
     What that one issued and revoked since is taken over: a list put back would let revoked nodes in again.
     Returns whether one was there. Raises BackupError, also for an authority with another root, which is never
-    replaced.
+    replaced. What a killed run left is completed or removed first: it holds keys, and may hold the only list.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = folder.with_name(f".{folder.name}.restore-{secrets.token_hex(4)}")
-    there = (folder / CA).exists()
     try:
-        if there:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _after_a_kill(folder)
+        if (folder / CA).exists():
             with locked(folder / _LOCK):
-                return _replace(_merged(content, folder), folder, beside, kept_as)
+                return _replace(_merged(content, folder), folder, kept_as)
         if folder.exists() and any(entry.name != _LOCK for entry in folder.iterdir()):
             raise BackupError(
                 f"{folder} is not empty and holds no authority; move it away, or name another with --pki"
             )
-        return _replace(content, folder, beside, kept_as)
+        return _replace(content, folder, kept_as)
     except PkiError as error:
         raise BackupError(str(error)) from None
     except OSError as error:
         raise cannot_write(error, folder) from None
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(_partial(folder), ignore_errors=True)
+
+
+def _partial(folder: Path) -> Path:
+    """Where the new folder is written."""
+    return folder.with_name(f".{folder.name}.restore-partial")
+
+
+def _whole(folder: Path) -> Path:
+    """Its name from when all of it is written until it has its own: two renames cannot be one step."""
+    return folder.with_name(f".{folder.name}.restore-whole")
+
+
+def _after_a_kill(folder: Path) -> None:
+    if _partial(folder).exists():
+        shutil.rmtree(_partial(folder))
+    whole = _whole(folder)
+    if not whole.exists():
+        return
+    if folder.exists():
+        shutil.rmtree(whole)
+        return
+    # Killed between the two renames: what the authority that was there had revoked is in this one.
+    os.rename(whole, folder)
+    sync_folder(folder.parent)
 
 
 def _merged(content: dict[str, bytes], folder: Path) -> dict[str, bytes]:
@@ -111,7 +133,8 @@ def _merged(content: dict[str, bytes], folder: Path) -> dict[str, bytes]:
     return merged
 
 
-def _replace(content: dict[str, bytes], folder: Path, beside: Path, kept_as: Path) -> bool:
+def _replace(content: dict[str, bytes], folder: Path, kept_as: Path) -> bool:
+    beside, whole = _partial(folder), _whole(folder)
     beside.mkdir(mode=0o700)
     (beside / ISSUED).mkdir(mode=0o700)
     for name, data in content.items():
@@ -126,8 +149,11 @@ def _replace(content: dict[str, bytes], folder: Path, beside: Path, kept_as: Pat
                 os.chown(path, owner.st_uid, owner.st_gid)
         # The server's group may pass through it, to the list.
         os.chmod(beside, stat.S_IMODE(owner.st_mode))
+    os.rename(beside, whole)
+    sync_folder(folder.parent)
+    if there:
         os.rename(folder, kept_as)
-    os.rename(beside, folder)
+    os.rename(whole, folder)
     sync_folder(folder.parent)
     return there
 

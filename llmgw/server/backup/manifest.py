@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -15,6 +15,8 @@ AUTHORITY: Final = "authority.sealed"
 MEMBERS: Final = (DATABASE, REVOKED, AUTHORITY)
 
 MANIFEST_BYTES_MAX: Final = 64 * 1024
+MADE_AT_S_MAX: Final = 253_402_300_799.0
+"""The end of the year 9999: no calendar of ours goes further."""
 SMALL_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of every member but the database: they are read into memory."""
 
@@ -37,7 +39,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The database's schema, as migrations number it."""
     catalog_revision: int | None
     """The revision that ruled; None: there was none yet."""
-    made_at: float
+    made_at: Annotated[float, msgspec.Meta(ge=0, le=MADE_AT_S_MAX)]
     """Seconds since the epoch (UTC)."""
     files: dict[str, Member]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from llmgw.pki.files import sync_folder
-from llmgw.server.backup.errors import BackupError, cannot_write
+from llmgw.server.backup.errors import BackupError, cannot_make
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise cannot_write(error, path) from error
+        raise cannot_make(error, path) from error
     try:
         with _opened(path) as (file, name):
             yield file
@@ -36,7 +36,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     except FileExistsError:
         raise _there_already(path) from None
     except OSError as error:
-        raise cannot_write(error, path) from error
+        raise cannot_make(error, path) from error
     finally:
         os.close(folder)
 

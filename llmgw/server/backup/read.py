@@ -95,7 +95,8 @@ def _read_tar(source: BinaryIO, file: Path, database: Path) -> Contents:
             while (entry := tar.next()) is not None:
                 wanted = manifest.files.get(entry.name)
                 data = tar.extractfile(entry) if entry.isreg() else None
-                if wanted is None or data is None or entry.name not in missing:
+                # A sparse member may say that it is larger than any disk, and no backup has one.
+                if wanted is None or data is None or entry.issparse() or entry.name not in missing:
                     raise _strange(file)
                 missing.discard(entry.name)
                 if entry.name == DATABASE:
@@ -112,7 +113,8 @@ def _read_tar(source: BinaryIO, file: Path, database: Path) -> Contents:
                         f"{file} is damaged: {entry.name} in it is not what was written (its checksum differs); "
                         f"nothing was changed, {_OTHER}"
                     )
-    except (tarfile.TarError, EOFError):
+    except (tarfile.TarError, EOFError, ValueError, OverflowError):
+        # Of numbers in headers that are none, tarfile lets some through as ValueError.
         raise BackupError(
             f"{file} is cut off, or no backup of `llmgw server backup`; nothing was changed, {_OTHER}"
         ) from None
@@ -124,7 +126,7 @@ def _read_tar(source: BinaryIO, file: Path, database: Path) -> Contents:
 def _manifest(tar: tarfile.TarFile, file: Path) -> Manifest:
     first = tar.next()
     data = tar.extractfile(first) if first is not None and first.isreg() and first.name == MANIFEST else None
-    if first is None or data is None or first.size > MANIFEST_BYTES_MAX:
+    if first is None or data is None or first.issparse() or first.size > MANIFEST_BYTES_MAX:
         raise BackupError(f"{file} is no backup of `llmgw server backup`; name the right file")
     raw = data.read()
     try:

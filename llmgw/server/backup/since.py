@@ -78,6 +78,9 @@ def keep_revoked(old: Path, new: Path, now: float) -> None:
                 "INSERT INTO main.removed_nodes SELECT id, removed_at FROM old.removed_nodes WHERE true "
                 "ON CONFLICT (id) DO UPDATE SET removed_at = max(removed_at, excluded.removed_at)"
             )
+            # Else the next server waits for it, and tells people to look for it.
+            both.execute(f"DELETE FROM main.node_fabrics WHERE node_id IN ({_GONE})")
+            both.execute(f"DELETE FROM main.nodes WHERE id IN ({_GONE})")
         both.execute("COMMIT")
 
 
@@ -96,9 +99,12 @@ _SERIALS_REVOKED = (
     "SELECT serial FROM old.revocations WHERE serial NOT IN (SELECT serial FROM main.revocations) "
     "ORDER BY serial",
 )
+# Removed, and not enrolled anew.
+_GONE = "SELECT id FROM old.removed_nodes WHERE id NOT IN (SELECT id FROM old.nodes)"
 _NODES_REMOVED = (
     "removed_nodes",
-    "SELECT id FROM old.removed_nodes WHERE id NOT IN (SELECT id FROM main.removed_nodes) ORDER BY id",
+    f"SELECT id FROM old.removed_nodes o WHERE id IN ({_GONE}) AND NOT EXISTS (SELECT 1 FROM main.removed_nodes "
+    "n WHERE n.id = o.id AND n.removed_at >= o.removed_at) ORDER BY id",
 )
 _KEYS_MADE = (
     "api_keys",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from io import BufferedRandom
 from pathlib import Path
 
-from llmgw.server.backup.errors import BackupError
+from llmgw.server.backup.errors import BackupError, cannot_make
 from llmgw.server.store import sqlite_file
 from llmgw.server.store.errors import explain
 
@@ -48,7 +48,7 @@ def snapshot(database: Path, folder: Path, progress: Callable[[float], None]) ->
     try:
         descriptor, name = tempfile.mkstemp(prefix=".llmgw-backup-", dir=folder)
     except OSError as error:
-        raise BackupError(str(explain(error, folder))) from error
+        raise cannot_make(error, Path(error.filename or folder)) from error
     with os.fdopen(descriptor, "r+b") as file:
         try:
             # SQLite opens the file here, and needs its name no more: nothing is left behind by a kill.

@@ -2,11 +2,13 @@
 
 State: `../root` (the host's files; its VMs are root/etc/pve/nodes/*/qemu-server/*.conf, as on a real host),
 `../storages.json`, `../volumes/STORAGE/VOLUME` (size in bytes), `../running/VMID`, `../answering` (addresses that
-answer to ping), `../faults.json` ({"create": "before" | "after" | "hang" | "slow", …}), `../calls` (all of them).
+answer to ping), `../faults.json` ({"create": FAULT, …}, see `qm`), `../calls` (all of them), `../copying` (there
+while something holds disks open).
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -55,12 +57,42 @@ def main() -> None:
         raise SystemExit(255) from None
 
 
+COPIER = """
+import signal, sys, time
+from pathlib import Path
+ended = []
+signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+copying = Path(sys.argv[1])
+copying.touch()
+until = time.monotonic() + 50
+while not ended and time.monotonic() < until:
+    time.sleep(0.02)
+time.sleep(3)
+copying.unlink()
+"""
+
+
 def qm(arguments: list[str]) -> None:
+    """Faults: `before` and `after` it did its work, `once` (before), `hang`, `slow` (until `../go` is there).
+
+    `untold`: it fails, and its exit code is 0, as with tasks whose end nobody asks for. `killed`: only what
+    stands at the beginning is done. `copying`: as `hang`, with a child that ends slowly.
+    """
     command, plain, options = table.read(arguments)
     faults = json.loads((STATE / "faults.json").read_text())
     fault = faults.get(command)
     if fault == "before":
         raise Failure(f"{command} failed: got timeout")
+    if fault == "untold":
+        print(f"{command} failed: lvextend error: Insufficient free space", file=sys.stderr)
+        return
+    if fault == "once":
+        (STATE / "faults.json").write_text(json.dumps({**faults, command: None}))
+        raise Failure(f"can't lock file '/var/lock/qemu-server/lock-{plain[0]}.conf' - got timeout")
+    if fault == "killed":
+        # PVE/AbstractConfig.pm, create_and_lock_config: this comes before the disks and all settings.
+        _write(plain[0], {"lock": "create"})
+        raise SystemExit(137)
     taken = CONFIGS / f"{plain[0]}.conf"
     if fault == "taken":  # somebody is faster, between our caller's checks and this
         taken.write_text("name: somebody\n")
@@ -74,7 +106,11 @@ def qm(arguments: list[str]) -> None:
         "config": config,
         "status": status,
     }[command](plain, options)
-    if fault in ("hang", "slow"):
+    if fault == "copying":
+        subprocess.Popen([sys.executable, "-S", "-c", COPIER, str(STATE / "copying")], stdout=subprocess.DEVNULL)
+        while not (STATE / "copying").exists():
+            time.sleep(0.02)
+    if fault in ("hang", "slow", "copying"):
         (STATE / "hanging").write_text(command)
         # `slow` comes to its end when it is let; both end after a while, so that a lost test leaves nothing.
         until = time.monotonic() + 50
@@ -157,6 +193,7 @@ def destroy(plain: list[str], options: dict[str, str]) -> None:
     vmid, settings = plain[0], _read(plain[0])
     if (STATE / "running" / vmid).exists():
         raise Failure(f"VM {vmid} is running - destroy failed")
+    _nothing_copies(vmid)
     for value in settings.values():
         volume = value.split(",")[0]
         if re.fullmatch(rf"[\w-]+:vm-{vmid}-[\w-]+", volume):
@@ -164,6 +201,9 @@ def destroy(plain: list[str], options: dict[str, str]) -> None:
     if options.get("destroy-unreferenced-disks") == "1":
         for left in (STATE / "volumes").glob(f"*/vm-{vmid}-*"):
             left.unlink()
+    jobs = ROOT / "etc/pve/jobs.cfg"
+    if options.get("purge") == "1" and jobs.exists():
+        jobs.write_text(re.sub(rf"\b{vmid}\b,?", "", jobs.read_text()))
     (CONFIGS / f"{vmid}.conf").unlink()
 
 
@@ -201,6 +241,9 @@ def pvesm(arguments: list[str]) -> None:
         print("Volid            Format  Type              Size VMID")
         for path in sorted((STATE / "volumes" / arguments[1]).glob(f"vm-{arguments[5]}-*")):
             print(f"{arguments[1]}:{path.name} raw images {path.read_text()} {arguments[5]}")
+    elif arguments[0] == "free" and len(arguments) == 2:
+        _nothing_copies(arguments[1])
+        _volume(arguments[1]).unlink()
     else:
         raise Failure(f"ERROR: unknown command 'pvesm {' '.join(arguments)}'")
 
@@ -232,6 +275,11 @@ def _volume(volume: str) -> Path:
     return STATE / "volumes" / storage / name
 
 
+def _nothing_copies(what: str) -> None:
+    if (STATE / "copying").exists():
+        raise Failure(f"lvremove of {what} error: Logical volume is in use.")
+
+
 def _take_keys(settings: dict[str, str]) -> None:
     """`--sshkeys FILE`: each line must be one that `ssh-keygen -l` reads, and is kept encoded."""
     if "sshkeys" not in settings:
@@ -240,6 +288,12 @@ def _take_keys(settings: dict[str, str]) -> None:
     for line in text.splitlines():
         if line.strip() and not re.fullmatch(r"(ssh|ecdsa|sk)-\S+ [A-Za-z0-9+/=]+( \S+)?", line):
             raise Failure("SSH public key validation error")
+        blob = base64.b64decode(line.split()[1]) if line.strip() else b""
+        while blob:  # ssh-keygen reads one string after the other, to the last byte
+            length = 4 + int.from_bytes(blob[:4])
+            if len(blob) < length:
+                raise Failure("SSH public key validation error")
+            blob = blob[length:]
     settings["sshkeys"] = quote(text, safe="")
 
 
