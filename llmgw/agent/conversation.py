@@ -92,6 +92,10 @@ class Upgrades(Protocol):
         """A server answered, and did not take the registration."""
         ...
 
+    def unheard(self, sentence: str) -> None:
+        """No server answered the registration."""
+        ...
+
     async def carry_out(self, upgrade: Upgrade, tell: Callable[[UpgradeTold], Awaitable[None]]) -> None: ...
 
 

@@ -185,6 +185,8 @@ class AgentLoop:
                 self._complain("the server does not take the registration", exc)
                 if self._upgrades is not None and isinstance(exc, Refused):
                     self._upgrades.refused(str(exc))
+                elif self._upgrades is not None and isinstance(exc, TransportError):
+                    self._upgrades.unheard(str(exc))
                 await self._clock.sleep(backoff.next_s())
                 continue
             self._heard()

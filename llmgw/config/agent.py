@@ -230,6 +230,9 @@ class AgentConfig(Model):
     release_key: str = "/etc/llmgw/release.pub"
     """The public key (Ed25519, PEM) that a release must be signed with before this agent becomes it
     (`llmgw ctl upgrade`). Without the file the agent takes no release."""
+    oldest_release: str | None = Field(None, pattern=r"^[0-9]+(\.[0-9]+)*$", max_length=32)
+    """A version such as `1.3.0`: an older release is never taken, also not with `--allow-downgrade`. Old releases
+    are signed too, and whoever has got hold of the server could ask for one with a known weakness."""
 
     @property
     def weights_dir(self) -> str:

@@ -20,6 +20,8 @@ SENTENCE_CHARS_MAX: Final = 2000
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
 FileName = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._-]+$")]
 Signature = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9+/=\s]+$")]
+_Id = Annotated[str, msgspec.Meta(max_length=128)]
+"""The node keeps it and says it with every registration, to whichever server."""
 _Sentence = Annotated[str, msgspec.Meta(max_length=SENTENCE_CHARS_MAX)]
 _Version = Annotated[str, msgspec.Meta(max_length=64)]
 
@@ -30,7 +32,7 @@ class Upgrade(msgspec.Struct, frozen=True, kw_only=True, tag="upgrade"):
     """
 
     seq: int
-    request_id: str
+    request_id: _Id
     name: FileName
     sha256: Sha256
     size_bytes: Annotated[int, msgspec.Meta(ge=1, le=RELEASE_BYTES_MAX)]
@@ -59,11 +61,11 @@ TELL_EVERY_S: Final = 5.0
 class LastUpgrade(msgspec.Struct, frozen=True, kw_only=True):
     """How the last upgrade of a node ended, as its registration says it.
 
-    `trial`: the new program runs, and has not been believed yet; `settled`: a server took its registration;
-    `back`: it did not come up, and the program from before runs again, with the `reason`.
+    `trial`: the new program runs, and has not been believed yet; `settled`: a server took its registration, and
+    it has stayed; `back`: it did not come up, and the program from before runs again, with the `reason`.
     """
 
-    upgrade_id: Annotated[str, msgspec.Meta(max_length=128)]
+    upgrade_id: _Id
     sha256: Sha256
     version: _Version
     outcome: Literal["trial", "settled", "back"]

@@ -248,6 +248,8 @@ prepare() {
     unused=$folder
   fi
   new=''
+  # The program's symlink, which may lie on another disk, is never there before what it points to.
+  sync "$versions" 2>/dev/null || :
   if ! proven "$folder"; then
     rm -rf "$folder"
     fail "$name was unpacked, but its llmgw --version did not say llmgw $version. It said:" \

@@ -1,6 +1,7 @@
 """The script that takes an upgrade back when the new program does not come up: `sh settle.sh FOLDER`.
 
-An agent that switches leaves it beside the marker, from where llmgw-agent.service runs it before each start.
+An agent that switches leaves it beside the marker, from where llmgw-agent.service runs it before each start and
+after each end.
 """
 
 from __future__ import annotations

@@ -154,6 +154,9 @@ class ScriptedUpgrades:
     def refused(self, sentence: str) -> None:
         self.heard.append(sentence)
 
+    def unheard(self, sentence: str) -> None:
+        self.heard.append(f"nobody: {sentence}")
+
     async def carry_out(self, upgrade: Upgrade, tell: Callable[[UpgradeTold], Awaitable[None]]) -> None:
         self.asked.append(upgrade.request_id)
         try:
@@ -643,7 +646,7 @@ def test_how_the_last_upgrade_ended_is_registered_and_a_version_hears_whether_it
         ]
         await until(lambda: talk.loop.session)
         assert talk.server.registers[-1].last_upgrade == talk.upgrades.last()
-        assert talk.upgrades.heard == ["too old", "registered"]
+        assert talk.upgrades.heard == ["too old", "nobody: gone", "registered"]
 
     converse(test)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from llmgw.agent.upgrade import download as downloading
 from llmgw.agent.upgrade.download import STALL_LIMIT_S, download
 from llmgw.agent.upgrade.marker import Marker, read_marker, write_marker
 from llmgw.agent.upgrade.program import run_program
-from llmgw.agent.upgrade.trial import REFUSED_LIMIT_S, Trial
+from llmgw.agent.upgrade.trial import REFUSED_LIMIT_S, UNHEARD_LIMIT_S, Trial
 from llmgw.agent.upgrade.upgrader import SETTLE, Upgrader
 from llmgw.messages.agent import Refusal
 from llmgw.messages.upgrade import ReadRelease, Upgrade, UpgradeTold
@@ -140,6 +142,33 @@ def test_what_is_not_the_file_that_was_signed_is_thrown_away(tmp_path: Path, bro
     assert not path.exists() or path.read_bytes() == b""
 
 
+def test_a_download_for_which_there_is_no_room_does_not_keep_the_disk_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = downloading._append
+
+    def full(path: Path, offset: int, piece: bytes) -> None:
+        if offset:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(path, offset, piece)
+
+    monkeypatch.setattr(downloading, "_append", full)
+    content, path = os.urandom(3500), tmp_path / "download" / "file"
+    with pytest.raises(ReleaseError, match="is full; make room there"):
+        fetch(FileServer(content), wish_for(content), path)
+    assert not path.exists()
+
+
+def test_what_a_power_cut_has_left_of_a_download_is_fetched_anew(tmp_path: Path) -> None:
+    content = os.urandom(3500)
+    server, path = FileServer(content), tmp_path / "download" / "file"
+    path.parent.mkdir()
+    path.write_bytes(b"\0" * 2000)
+    fetch(server, wish_for(content), path)
+    assert path.read_bytes() == content
+    assert server.offsets == [2000, 3000, 0, 1000, 2000, 3000]
+
+
 class Node:
     """A machine below a folder, on which a program was installed that says version 1.0.0."""
 
@@ -184,6 +213,7 @@ class Node:
             "folder": self.folder / "state",
             "root": str(self.root),
             "release_key": self.key,
+            "oldest": None,
             "version": "1.0.0",
             "check": ["agent", "--check"],
             "environ": os.environ,
@@ -226,6 +256,33 @@ def test_an_agent_that_is_this_release_already_says_so(node: Node) -> None:
     assert node.restarts == 1
 
 
+def test_an_agent_whose_program_was_replaced_beneath_it_does_not_say_that_it_is_the_new_one(node: Node) -> None:
+    upgrade, content = node.release()
+    node.upgrade(upgrade, content)
+    told = node.upgrade(upgrade, content, version="1.0.0")
+    assert told.stage == "refused"
+    assert "is llmgw 1.1.0 already, and this agent still llmgw 1.0.0" in told.sentence
+    assert node.restarts == 1
+
+
+def test_what_is_left_for_the_way_back_is_on_the_disk_before_the_program_is_switched(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, str]] = []
+    fsync = os.fsync
+
+    def seen(descriptor: int) -> None:
+        name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+        synced.append((name, os.readlink(node.program).split("/")[-3][:5]))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", seen)
+    node.upgrade(*node.release())
+    assert [name for name, _ in synced] == [f"{SETTLE}.new", "state", "marker.new", "state"]
+    assert {version for _, version in synced} == {"1.0.0"}
+    assert (node.folder / "state" / SETTLE).stat().st_mode & 0o777 == 0o600
+
+
 def test_an_agent_that_nobody_would_start_again_refuses(node: Node) -> None:
     told = node.upgrade(*node.release(), root=None)
     assert told.stage == "refused"
@@ -248,6 +305,16 @@ def test_what_is_signed_for_another_file_is_refused_before_a_byte_of_it_is_fetch
     assert told.stage == "refused"
     assert "was not made with the release key" in told.sentence
     assert server.offsets == []
+
+
+def test_an_old_release_that_is_signed_and_asked_for_is_not_taken_below_the_oldest_one(node: Node) -> None:
+    upgrade, content = node.release("0.9.0")
+    server, wish = FileServer(content), msgspec.structs.replace(upgrade, allow_downgrade=True)
+    told = node.upgrade(wish, content, transport=server, oldest="0.9.1")
+    assert told.stage == "refused"
+    assert "older than oldest_release in this node's agent.yaml (0.9.1)" in told.sentence
+    assert server.offsets == []
+    assert node.upgrade(wish, content, transport=server, oldest="0.9.0").stage == "switching"
 
 
 def test_a_release_key_that_is_none_is_a_sentence(node: Node) -> None:
@@ -283,8 +350,18 @@ class Seconds:
     now = 0.0
 
 
-def trial(folder: Path, restart: Callable[[], None] = lambda: None) -> Trial:
-    return Trial(folder, now_s=lambda: Seconds.now, restart=restart)
+def trial(
+    folder: Path, restart: Callable[[], None] = lambda: None, *, waiting: list[Callable[[], None]] | None = None
+) -> Trial:
+    """One that stays; with `waiting`, what it would do later is put there instead."""
+
+    def later(_seconds: float, what: Callable[[], None]) -> None:
+        if waiting is None:
+            what()
+        else:
+            waiting.append(what)
+
+    return Trial(folder, now_s=lambda: Seconds.now, later=later, restart=restart)
 
 
 def test_a_version_has_settled_when_a_server_takes_its_registration(node: Node) -> None:
@@ -300,6 +377,28 @@ def test_a_version_has_settled_when_a_server_takes_its_registration(node: Node) 
     again = trial(folder).last()
     assert again is not None
     assert again.outcome == "settled"
+
+
+def test_a_version_that_registers_has_not_settled_before_it_has_stayed(node: Node) -> None:
+    folder, waiting = switched(node), list[Callable[[], None]]()
+    new = trial(folder, waiting=waiting)
+    new.registered()
+    new.registered()
+    marker = read_marker(folder)
+    assert marker is not None
+    assert (marker.outcome, len(waiting)) == ("trial", 1)
+    waiting[0]()
+    assert read_marker(folder) == replace(marker, outcome="settled")
+
+
+def test_a_version_that_is_replaced_before_it_has_settled_leaves_the_next_ones_marker(node: Node) -> None:
+    folder, waiting = switched(node), list[Callable[[], None]]()
+    trial(folder, waiting=waiting).registered()
+    marker = read_marker(folder)
+    assert marker is not None
+    write_marker(folder, replace(marker, upgrade_id="u2"))
+    waiting[0]()
+    assert read_marker(folder) == replace(marker, upgrade_id="u2")
 
 
 def test_a_version_that_the_server_refuses_for_a_minute_goes_back(node: Node) -> None:
@@ -319,11 +418,48 @@ def test_a_version_that_the_server_refuses_for_a_minute_goes_back(node: Node) ->
     assert (last.outcome, last.reason) == ("back", "the server refused llmgw 1.1.0: this server is 1.9")
 
 
+def test_a_server_that_was_away_meanwhile_has_not_refused_for_a_minute(node: Node) -> None:
+    new = trial(switched(node))
+    for Seconds.now in (0.0, 100.0, 200.0):
+        new.refused("starting")
+        new.unheard("the connection was refused")
+    assert node.version() == "llmgw 1.1.0"
+
+
+def test_a_version_that_gets_through_to_no_server_goes_back(node: Node) -> None:
+    folder, restarts = switched(node), list[int]()
+    new = trial(folder, lambda: restarts.append(1))
+    for Seconds.now in (0.0, UNHEARD_LIMIT_S - 1.0):
+        new.unheard("no route to host")
+    assert node.version() == "llmgw 1.1.0"
+    Seconds.now += 1.0
+    new.unheard("no route to host")
+    assert restarts == [1]
+    assert node.version() == "llmgw 1.0.0"
+    last = trial(folder).last()
+    assert last is not None
+    assert last.reason == "30 min long no server was reached by llmgw 1.1.0: no route to host"
+
+
+def test_a_version_does_not_go_back_to_one_that_is_gone(node: Node) -> None:
+    folder, restarts = switched(node), list[int]()
+    marker = read_marker(folder)
+    assert marker is not None
+    os.unlink(marker.old)
+    new = trial(folder, lambda: restarts.append(1))
+    for Seconds.now in (0.0, 100.0):
+        new.refused("no")
+    assert restarts == []
+    assert node.version() == "llmgw 1.1.0"
+
+
 def test_a_version_that_has_settled_stays_whatever_the_server_says(node: Node) -> None:
     new = trial(switched(node))
     new.registered()
-    for Seconds.now in (0.0, 1000.0, 2000.0):
+    for Seconds.now in (0.0, 1000.0, 4000.0):
         new.refused("no")
+    for Seconds.now in (5000.0, 9000.0):
+        new.unheard("no route to host")
     assert node.version() == "llmgw 1.1.0"
 
 
@@ -387,6 +523,12 @@ def test_a_program_that_does_not_end_is_killed_with_what_it_started(tmp_path: Pa
     while not ended():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_an_id_that_no_server_would_take_in_a_registration_is_taken_from_none() -> None:
+    wish = msgspec.json.encode(wish_for(b"x", request_id="u" * 129))
+    with pytest.raises(msgspec.ValidationError, match="request_id"):
+        msgspec.json.decode(wish, type=Upgrade)
 
 
 def test_a_refusal_of_the_server_is_told_in_its_words(tmp_path: Path) -> None:

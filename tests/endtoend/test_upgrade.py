@@ -39,7 +39,7 @@ def test_agents_are_upgraded_under_load_without_a_failed_request_and_with_the_sa
         load.start()
 
     fleet.running.run(start())
-    done = fleet.running.ctl("upgrade", "--to", str(release), timeout_s=100)
+    done = fleet.running.ctl("upgrade", "--to", str(release), timeout_s=150)
     fleet.running.run(load.stop())
 
     assert fleet.versions() == dict.fromkeys(fleet.demo.nodes, NEWER), done.stderr
@@ -143,6 +143,26 @@ def test_a_release_that_does_not_come_up_is_taken_back_and_the_roll_stops(pair: 
     assert f"node01 went back to llmgw {version} because llmgw {BROKEN} was started 3 times" in done.stdout
     assert (pair.version("node01"), pair.program("node01")) == (version, program)
     assert pair.engine_pids() == engines
+
+
+@pytest.mark.parametrize("status", [2, 78])
+def test_a_release_after_whose_end_its_unit_starts_nothing_is_taken_back_too(
+    pair: UpgradableFleet, status: int
+) -> None:
+    release = pair.publisher.release(BROKEN, broken=f"exit {status}")
+    version, engines = pair.version("node01"), pair.engine_pids()
+    done = pair.running.ctl("upgrade", "--to", str(release), "--nodes", "node01", ok=False, timeout_s=60)
+    assert pair.states() == {"node01": "back"}, done.stderr
+    assert f"because llmgw {BROKEN} ended with {status}" in done.stdout
+    assert (pair.version("node01"), pair.engine_pids()) == (version, engines)
+
+
+def test_a_release_that_registers_and_then_does_not_stay_is_taken_back_too(pair: UpgradableFleet) -> None:
+    release = pair.publisher.release(BROKEN, broken="(sleep 6; kill -9 $$) & :")
+    version, engines = pair.version("node01"), pair.engine_pids()
+    done = pair.running.ctl("upgrade", "--to", str(release), "--nodes", "node01,node02", ok=False, timeout_s=90)
+    assert pair.states() == {"node01": "back", "node02": "waiting"}, done.stderr
+    assert (pair.version("node01"), pair.engine_pids()) == (version, engines)
 
 
 def test_a_roll_goes_on_after_whoever_followed_it_left_and_the_server_was_killed(pair: UpgradableFleet) -> None:

@@ -164,6 +164,11 @@ def test_examples_and_remedies_come_with_it(installed: Path, tmp_path: Path) -> 
         assert done.returncode == 0, done.stderr
 
 
+def test_the_scripts_that_an_upgrade_runs_come_with_it(installed: Path) -> None:
+    inside = installed.resolve().parent / "_internal/llmgw/release"
+    assert [(inside / name).is_file() for name in ("install.sh", "settle.sh")] == [True, True]
+
+
 def test_what_it_starts_gets_the_library_path_from_before(installed: Path, tmp_path: Path) -> None:
     """An engine is asked for its version by `engine-check`: a program that tells what it was given."""
     engine = tmp_path / "llama-server"

@@ -411,3 +411,15 @@ def test_a_place_for_the_symlink_that_takes_none_is_named_and_nothing_stays(
 def test_an_option_that_there_is_not_is_no_file(tmp_path: Path, root: Path) -> None:
     file = folder_tarball(tmp_path)
     assert_refused(install(file, root, "--prepared"), "usage: install.sh")
+
+
+def test_the_place_that_cannot_be_written_is_the_one_that_is_named(tmp_path: Path) -> None:
+    file, root, programs = folder_tarball(tmp_path), tmp_path / "root", tmp_path / "programs"
+    programs.mkdir()
+    (programs / "ln").write_text(
+        '#!/bin/sh\necho "ln: failed to create symbolic link: Read-only file system" >&2\nexit 1\n'
+    )
+    (programs / "ln").chmod(0o755)
+    done = install(file, root, path=f"{programs}:{os.environ['PATH']}")
+    assert_refused(done, f"{root}/usr/local/bin lies on a file system that is mounted read-only")
+    assert not program(root).exists()

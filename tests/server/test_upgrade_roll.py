@@ -9,7 +9,7 @@ import pytest
 
 from llmgw.messages.upgrade import LastUpgrade, UpgradeTold
 from llmgw.messages.upgrade_views import NodeUpgrade, UpgradeView
-from llmgw.server.upgrades.roll import ASKS_MAX, STALL_LIMIT_S, Roll, Sight
+from llmgw.server.upgrades.roll import ASKS_MAX, STALL_LIMIT_S, STEADY_S, Roll, Sight
 
 SHA = "ab" * 32
 OLD = Sight(
@@ -53,6 +53,11 @@ class World:
             "told": None,
         }
         self.see(node, **(new | changes))
+        self.stay()
+
+    def stay(self) -> None:
+        """Nothing happens for as long as a node must stay as it is to count as back."""
+        self.look(STEADY_S)
 
     def states(self) -> list[str]:
         return [node.state for node in self.roll.view.nodes]
@@ -87,6 +92,8 @@ def test_a_node_is_back_only_with_every_engine_that_was_ready_and_in_the_same_pr
     world.back("n1", engines={"a.0": ("other", 11)})
     assert world.states() == ["restarting"]
     world.see("n1", engines={"a.0": ("ready", 11)})
+    assert world.states() == ["restarting"]
+    world.stay()
     assert world.states() == ["upgraded"]
 
 
@@ -108,6 +115,21 @@ def test_the_roll_stops_at_a_node_that_came_back_without_an_engine(
     assert world.states() == ["failed", "waiting"]
     assert world.roll.view.state == "stopped"
     assert re.search(words, world.roll.view.reason)
+
+
+def test_a_new_program_that_registers_and_ends_again_and_again_is_not_followed_by_the_next_node() -> None:
+    world = World("n1", "n2", back_within_s=60.0)
+    world.look()
+    world.tell("n1", "switching")
+    world.back("n1", there=False)
+    for life in range(2, 200):
+        world.see("n1", there=True, instance=f"i{life}", session=f"s{life}")
+        if life % 3 == 0:
+            world.see("n1", there=False, session=None)
+        if world.states() != ["restarting", "waiting"]:
+            break
+    assert world.states() == ["failed", "waiting"]
+    assert "n1 is llmgw 1.1.0, and after 60 s" in world.reason()
 
 
 def test_an_engine_that_was_meant_to_end_meanwhile_is_not_missed() -> None:

@@ -23,6 +23,7 @@ from llmgw.release.signature import sign
 from llmgw.server.hub_error import HubError
 from llmgw.server.upgrades import releases as keeping
 from llmgw.server.upgrades.releases import Releases
+from llmgw.server.upgrades.roll import STEADY_S
 from llmgw.server.upgrades.upgrades import Upgrades
 from tests.server.test_catalog_owner import NOW, Plane, Test
 
@@ -93,7 +94,37 @@ def test_a_file_is_kept_for_its_owner_alone_and_given_to_the_node_whose_turn_it_
         upgrades.look()
         over = await plane.get("upgrades/last")
         assert (over["state"], over["reason"], over["nodes"][1]["state"]) == ("stopped", "x1: no", "waiting")
+        told = [event["event"] for event in (await plane.get("history")) if "upgrade" in event["event"]]
+        assert told == ["upgrade stopped", "upgrade refused", "upgrade started"]  # the newest first
         assert not kept.exists()
+
+    with_plane(body)
+
+
+def test_of_two_rolls_that_are_started_at_once_one_is_refused(with_plane: Run, tmp_path: Path) -> None:
+    async def body(plane: Plane) -> None:
+        join(plane, "x1")
+        # With a key to prove it by, which is read beside everything else.
+        (tmp_path / "release.pub").write_bytes(
+            KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        )
+        upgrades = plane.backend.upgrades
+        upgrades._release_key = tmp_path / "release.pub"
+        content, wish = a_file(tmp_path)
+        assert (await plane.put(f"releases/{wish['sha256']}", content)).status_code == 200
+        answers = await asyncio.gather(*(plane.post("upgrades", **wish) for _ in range(3)))
+        assert sorted(answer.status_code for answer in answers) == [201, 409, 409]
+        [begun] = [answer.json() for answer in answers if answer.status_code == 201]
+        assert all(begun["id"] in answer.text for answer in answers)
+
+    with_plane(body)
+
+
+def test_an_empty_file_is_no_release(with_plane: Run) -> None:
+    async def body(plane: Plane) -> None:
+        answer = await plane.put(f"releases/{hashlib.sha256().hexdigest()}", b"")
+        assert answer.status_code == 409
+        assert "the file is empty, which no release is" in answer.text
 
     with_plane(body)
 
@@ -110,6 +141,8 @@ def test_a_roll_is_taken_up_by_the_next_server(with_plane: Run, tmp_path: Path) 
         assert (await again.view(None, seen=None, wait_s=0)).nodes[0].state == "preparing"
         last = LastUpgrade(upgrade_id=view["id"], sha256=view["sha256"], version="0.1.5", outcome="trial")
         join(plane, "x1", version="0.1.5", last=last, counter=2)
+        again.look()
+        again._awake_s += STEADY_S
         again.look()
         assert (await again.view(view["id"], seen=None, wait_s=0)).state == "done"
         await plane.store.flush()
@@ -226,6 +259,16 @@ def test_a_file_without_end_is_cut_off(tmp_path: Path, monkeypatch: pytest.Monke
     releases = Releases(tmp_path)
     with pytest.raises(ReleaseError, match="more than 1000 bytes"):
         receive(releases, "ab" * 32, *[b"x" * 300] * 4)
+    assert list(releases.folder.iterdir()) == []
+
+
+def test_an_upload_does_not_take_the_last_of_the_disk_from_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "RESERVE_BYTES", 2**62)
+    releases = Releases(tmp_path)
+    with pytest.raises(ReleaseError, match="are kept for the server's database; make room there"):
+        receive(releases, "ab" * 32, b"one")
     assert list(releases.folder.iterdir()) == []
 
 

@@ -5,6 +5,7 @@ again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -38,25 +39,14 @@ async def download(
     bytes are there. Raises ReleaseError, a sentence.
     """
     try:
-        have = await asyncio.to_thread(_begin, path, upgrade.size_bytes)
-        heard_at = clock.now()
-        while have < upgrade.size_bytes:
-            size = min(PIECE_BYTES_MAX, upgrade.size_bytes - have)
-            piece = await _piece(upgrade, have, size, transport, session())
-            if isinstance(piece, str):
-                if clock.now() - heard_at > STALL_LIMIT_S:
-                    raise ReleaseError(
-                        f"no byte of {upgrade.name} came for {STALL_LIMIT_S:.0f} s: {piece}; {have} of "
-                        f"{upgrade.size_bytes} bytes are kept, and the next try goes on from there"
-                    )
-                tell(have)
-                await clock.sleep(PAUSE_S)
-                continue
-            await asyncio.to_thread(_append, path, have, piece)
-            have += len(piece)
-            heard_at = clock.now()
-            tell(have)
-        if await asyncio.to_thread(digest, path) != bytes.fromhex(upgrade.sha256):
+        had = await _fill(upgrade, path, transport=transport, session=session, clock=clock, tell=tell)
+        whole = await _is_whole(upgrade, path)
+        if had and not whole:
+            # What an earlier try has left need not be what it received: the power may have been cut.
+            path.unlink(missing_ok=True)
+            await _fill(upgrade, path, transport=transport, session=session, clock=clock, tell=tell)
+            whole = await _is_whole(upgrade, path)
+        if not whole:
             path.unlink(missing_ok=True)
             raise ReleaseError(
                 f"what the server sent as {upgrade.name} is not the file that was signed (another SHA-256): "
@@ -64,8 +54,46 @@ async def download(
             )
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            # What runs here writes to that disk too.
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
             raise ReleaseError(f"the disk that holds {path.parent} is full; make room there") from None
         raise ReleaseError(f"{error.filename or path} cannot be written: {error.strerror}") from None
+
+
+async def _fill(
+    upgrade: Upgrade,
+    path: Path,
+    *,
+    transport: Transport,
+    session: Callable[[], str | None],
+    clock: Clock,
+    tell: Callable[[int], None],
+) -> int:
+    """Fetch what is missing of the file; how many bytes of it were there already."""
+    had = have = await asyncio.to_thread(_begin, path, upgrade.size_bytes)
+    heard_at = clock.now()
+    while have < upgrade.size_bytes:
+        size = min(PIECE_BYTES_MAX, upgrade.size_bytes - have)
+        piece = await _piece(upgrade, have, size, transport, session())
+        if isinstance(piece, str):
+            if clock.now() - heard_at > STALL_LIMIT_S:
+                raise ReleaseError(
+                    f"no byte of {upgrade.name} came for {STALL_LIMIT_S:.0f} s: {piece}; {have} of "
+                    f"{upgrade.size_bytes} bytes are kept, and the next try goes on from there"
+                )
+            tell(have)
+            await clock.sleep(PAUSE_S)
+            continue
+        await asyncio.to_thread(_append, path, have, piece)
+        have += len(piece)
+        heard_at = clock.now()
+        tell(have)
+    return had
+
+
+async def _is_whole(upgrade: Upgrade, path: Path) -> bool:
+    return await asyncio.to_thread(digest, path) == bytes.fromhex(upgrade.sha256)
 
 
 async def _piece(

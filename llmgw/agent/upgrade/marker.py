@@ -6,6 +6,7 @@ A file of `key=value` lines, so that a shell can read it too (llmgw/release/sett
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -72,13 +73,24 @@ def write_marker(folder: Path, marker: Marker) -> None:
     marker = replace(marker, reason=marker.reason[:SENTENCE_CHARS_MAX])
     lines = {field.name: " ".join(str(getattr(marker, field.name)).split()) for field in fields(Marker)}
     text = "".join(f"{name}={value}\n" for name, value in lines.items())
-    new = folder / f"{NAME}.new"
+    write_whole(folder / NAME, text)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """A file (0600) that has this text, also when the power is cut right after. Raises OSError."""
+    new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(new, folder / NAME)
+    os.replace(new, path)
+    # What follows it (the program's symlink) may lie on another disk, and must not be there first.
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def remove_marker(folder: Path) -> None:
@@ -95,7 +107,10 @@ def is_new(marker: Marker) -> bool:
 
 
 def point_back(marker: Marker) -> None:
-    """Have the program be the one from before again. Raises OSError."""
+    """Have the program be the one from before again. Raises OSError, also when that one is not there any more."""
+    before = os.path.join(os.path.dirname(marker.program), marker.old)
+    if not os.access(before, os.X_OK):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), before)
     beside = f"{marker.program}.back"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(beside)

@@ -17,7 +17,7 @@ import structlog
 
 from llmgw.agent.conversation import Clock, Transport
 from llmgw.agent.upgrade.download import download
-from llmgw.agent.upgrade.marker import Marker, read_marker, remove_marker, write_marker
+from llmgw.agent.upgrade.marker import Marker, read_marker, remove_marker, write_marker, write_whole
 from llmgw.agent.upgrade.program import run_program
 from llmgw.messages.upgrade import SENTENCE_CHARS_MAX, TELL_EVERY_S, Upgrade, UpgradeTold
 from llmgw.release import install, settle
@@ -32,8 +32,8 @@ EXIT_RESTART: Final = 75
 """An agent that ends with this wants to be started again (llmgw-agent.service: RestartForceExitStatus)."""
 INSTALLED_BELOW_ENV: Final = "LLMGW_INSTALLED_BELOW"
 """The folder below which install.sh has put the program, `/` on a machine. Whoever sets it (the unit does)
-promises to run settle.sh before each start, to start the program by its symlink, and to do so again after
-EXIT_RESTART."""
+promises to run settle.sh before each start and after each end, to start the program by its symlink, and to do so
+again after EXIT_RESTART."""
 SETTLE: Final = "settle.sh"
 INSTALL_TIMEOUT_S = 900.0
 CHECK_TIMEOUT_S = 60.0
@@ -50,7 +50,8 @@ def state_folder(environ: Mapping[str, str], work_dir: str) -> Path:
 
 
 class Upgrader:
-    """Carries out `Upgrade`. `root` is the value of INSTALLED_BELOW_ENV, `check` what follows the new
+    """Carries out `Upgrade`. `root` is the value of INSTALLED_BELOW_ENV, `oldest` the oldest version that is
+    taken at all, `check` what follows the new
     program's name on the command line that has it look at this node's configuration, `restart` ends this
     process with EXIT_RESTART.
     """
@@ -61,6 +62,7 @@ class Upgrader:
         folder: Path,
         root: str | None,
         release_key: Path,
+        oldest: str | None,
         version: str,
         check: Sequence[str],
         environ: Mapping[str, str],
@@ -72,6 +74,7 @@ class Upgrader:
         self._folder = folder
         self._root = None if root is None else root.rstrip("/")
         self._release_key = release_key
+        self._oldest = oldest
         self._version = version
         self._check = list(check)
         self._environ = environ
@@ -122,6 +125,11 @@ class Upgrader:
         old = self._may_switch()
         await asyncio.to_thread(self._prove, upgrade)
         version = read_name(upgrade.name).version
+        if self._oldest is not None and is_older(version, self._oldest):
+            raise ReleaseError(
+                f"{upgrade.name} is older than oldest_release in this node's agent.yaml ({self._oldest}), which "
+                "no option of an upgrade changes"
+            )
         if is_older(version, self._version) and not upgrade.allow_downgrade:
             raise ReleaseError(
                 f"{upgrade.name} is older than llmgw {self._version}, which runs here; say --allow-downgrade "
@@ -129,6 +137,11 @@ class Upgrader:
             )
         new = f"{self._root}{VERSIONS}/{version}-{upgrade.sha256[:12]}"
         if old == f"{new}/bin/llmgw" and os.access(old, os.X_OK):
+            if version != self._version:
+                raise ReleaseError(
+                    f"{self._program} is llmgw {version} already, and this agent still llmgw {self._version}: it "
+                    "was replaced by other means and the agent not restarted since; systemctl restart llmgw-agent"
+                )
             await say("already")
             return
         path = self._folder / "download" / upgrade.sha256
@@ -202,9 +215,7 @@ class Upgrader:
 
     def _leave_way_back(self, marker: Marker) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path, new = self._folder / SETTLE, self._folder / f"{SETTLE}.new"
-        new.write_text(settle.script(), encoding="utf-8")
-        os.replace(new, path)
+        write_whole(self._folder / SETTLE, settle.script())
         write_marker(self._folder, marker)
 
     # What may be refused.

@@ -25,5 +25,8 @@ class OwnUpgrades:
     def refused(self, sentence: str) -> None:
         self._trial.refused(sentence)
 
+    def unheard(self, sentence: str) -> None:
+        self._trial.unheard(sentence)
+
     async def carry_out(self, upgrade: Upgrade, tell: Tell) -> None:
         await self._upgrader.carry_out(upgrade, tell)

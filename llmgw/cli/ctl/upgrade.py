@@ -96,7 +96,11 @@ def upgrade(
 
 
 def _node_list(given: list[str]) -> list[str]:
-    return [node_segment(name.strip()) for words in given for name in words.split(",") if name.strip()]
+    names = [node_segment(name.strip()) for words in given for name in words.split(",") if name.strip()]
+    if given and not names:
+        # Such as of a variable of the shell that was not set: not all nodes.
+        raise typer.BadParameter("--nodes names no node; leave it out to upgrade all")
+    return names
 
 
 def _start(
@@ -154,7 +158,8 @@ class _Sending:
 def _follow(api: AdminClient, view: UpgradeView) -> UpgradeView:
     """Stay with the roll to its end, over restarts of the server."""
     patience, told = Patience(), _Told()
-    note(f"upgrading {len(view.nodes)} nodes to llmgw {view.version} (upgrade {view.id})")
+    count = len(view.nodes)
+    note(f"upgrading {count} node{'' if count == 1 else 's'} to llmgw {view.version} (upgrade {view.id})")
     try:
         while True:
             told.news(view)
@@ -201,7 +206,8 @@ def _progress(node: NodeUpgrade, view: UpgradeView) -> str:
     if node.state == "restarting":
         return f"switched, waiting for it to be back as llmgw {view.version}"
     if node.state == "upgraded":
-        engines = "no engine was running" if not node.engines else f"all {len(node.engines)} engines went on"
+        count = len(node.engines)
+        engines = {0: "no engine was running", 1: "its engine went on"}.get(count, f"all {count} engines went on")
         return f"upgraded from llmgw {node.was} to {view.version}, {engines}"
     return f"{_WORDS.get(node.state, node.state)}{': ' + node.reason if node.reason else ''}"
 

@@ -19,6 +19,9 @@ from llmgw.release.files import ReleaseError
 CHUNK_WAIT_S = 30.0
 """An upload of which nothing comes for so long is given up."""
 PART = ".part"
+RESERVE_BYTES = 256 * 1024 * 1024
+"""An upload leaves so much of the disk to the server's database, which lies there too."""
+LOOK_EVERY_BYTES = 8 * 1024 * 1024
 
 
 class Releases:
@@ -80,7 +83,7 @@ class Releases:
 
     async def _write(self, part: Path, sha256: str, chunks: AsyncIterator[bytes]) -> int:
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        digest, size = hashlib.sha256(), 0
+        digest, size, looked_at = hashlib.sha256(), 0, -LOOK_EVERY_BYTES
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb", buffering=0) as file:
             waiting = chunks.__aiter__()
@@ -97,13 +100,27 @@ class Releases:
                 size += len(chunk)
                 if size > RELEASE_BYTES_MAX:
                     raise ReleaseError(f"the file has more than {RELEASE_BYTES_MAX} bytes, which no release has")
+                if size - looked_at >= LOOK_EVERY_BYTES:
+                    looked_at = size
+                    self._check_room()
                 digest.update(chunk)
                 # Chunks are those of the connection, 64 KiB: handing each to a thread would cost more.
                 file.write(chunk)
             await asyncio.to_thread(os.fsync, file.fileno())
+        if size == 0:
+            raise ReleaseError("the file is empty, which no release is")
         if digest.hexdigest() != sha256:
             raise ReleaseError(
                 f"what arrived is not what was to be sent (its SHA-256 is {digest.hexdigest()} instead of "
                 f"{sha256}); send it again"
             )
         return size
+
+    def _check_room(self) -> None:
+        disk = os.statvfs(self.folder)
+        free = disk.f_bavail * disk.f_frsize
+        if free < RESERVE_BYTES:
+            raise ReleaseError(
+                f"the disk that holds {self.folder} has {free} bytes left, and {RESERVE_BYTES} are kept for the "
+                "server's database; make room there"
+            )

@@ -20,6 +20,9 @@ STALL_LIMIT_S = 240.0
 gives up by itself when no byte comes (150 s), or when installing takes too long."""
 PREPARE_LIMIT_S = 3600.0
 """However much it says."""
+STEADY_S = 10.0
+"""A node counts as back when one process of the new program has been heard for so long with all engines: one that
+registers and then ends, again and again, is not followed by the next node."""
 ASKS_MAX = 10
 """An agent is asked again when it registers again before it has switched; one that keeps doing so is given up."""
 
@@ -58,6 +61,8 @@ class Roll:
         self._instance = ""
         """The process that was asked."""
         self._asks = 0
+        self._steady: tuple[str, float] | None = None
+        """The process of the new program that is there with all engines, and since when."""
         self._began: float | None = None
         """When this process first looked at that node in its present state."""
         self._news_at = 0.0
@@ -129,7 +134,7 @@ class Roll:
 
     def _turn(self) -> None:
         self._session, self._began, self._told = None, None, None
-        self._instance, self._asks = "", 0
+        self._instance, self._asks, self._steady = "", 0, None
 
     def _ask(self, at: int, sight: Sight, now: float) -> bool:
         """Whether the agent is to be asked now: once in each session, until it is the new one."""
@@ -219,10 +224,17 @@ class Roll:
                 return
             if state != "ready":
                 missing.append(shard)
-        if sight.there and not missing:
+        if not sight.there or missing:
+            self._steady = None
+        elif self._steady is None or self._steady[0] != sight.instance:
+            self._steady = (sight.instance, now)
+        elif now - self._steady[1] >= STEADY_S:
             self._over(at, "upgraded", "")
-        elif now - (self._began or now) > self.view.back_within_s:
+            return
+        if now - (self._began or now) > self.view.back_within_s + STEADY_S:
             what = f"{', '.join(missing)} not ready again" if missing else sight.state
+            if self._steady is not None:
+                what = "its agent keeps ending; look at journalctl -u llmgw-agent there"
             reason = f"{node.node} is llmgw {sight.version}, and after {self.view.back_within_s:.0f} s {what}"
             self._over(at, "failed", reason)
 

@@ -77,17 +77,11 @@ class Upgrades:
 
     async def start(self, wish: StartUpgrade, *, by: str) -> UpgradeView:
         """Begin a roll. Raises AdminError with a sentence, before any agent has been asked."""
-        running = self._running
-        if running is not None:
-            raise AdminError(
-                409,
-                "busy",
-                f"the upgrade {running.view.id} to llmgw {running.view.version} is under way; wait for its "
-                "end, or llmgw ctl upgrade --cancel",
-            )
+        self._only_one()
         try:
             release = read_name(wish.name)
             await asyncio.to_thread(self._prove, wish)
+            self._only_one()  # another may have begun meanwhile; from here on nothing is waited for
             size = self._releases.size_bytes(wish.sha256)
             self._check_skew(release)
         except ReleaseError as error:
@@ -227,6 +221,16 @@ class Upgrades:
     def _running(self) -> Roll | None:
         return self._roll if self._roll is not None and self._roll.view.state == "running" else None
 
+    def _only_one(self) -> None:
+        running = self._running
+        if running is not None:
+            raise AdminError(
+                409,
+                "busy",
+                f"the upgrade {running.view.id} to llmgw {running.view.version} is under way; wait for its "
+                "end, or llmgw ctl upgrade --cancel",
+            )
+
     def _find(self, upgrade_id: str | None) -> Roll:
         if self._roll is None:
             raise AdminError(404, "no-upgrade", "there was no upgrade of agents yet")
@@ -262,10 +266,9 @@ class Upgrades:
         roll = self._roll
         assert roll is not None
         now = self._hub.clock.wall()
-        if roll.view.state != "running" and roll.view.ended_at is None:
+        over = roll.view.state != "running" and roll.view.ended_at is None
+        if over:
             roll.view = msgspec.structs.replace(roll.view, ended_at=now, change=roll.view.change + 1)
-            view = roll.view
-            self._record(_ENDS[view.state], view.reason or _summary(view), [node.node for node in view.nodes])
         self._shown = roll.view.change
         self._changed.set()
         self._changed = asyncio.Event()
@@ -277,6 +280,9 @@ class Upgrades:
                 self._told[node.node] = node.state
                 reason = node.reason or f"llmgw {node.was} → {roll.view.version}"
                 self._store.record("node", node.node, _EVENTS[node.state], now, reason=reason, nodes=[node.node])
+        if over:
+            view = roll.view
+            self._record(_ENDS[view.state], view.reason or _summary(view), [node.node for node in view.nodes])
         self._store.put_fact(FACT, msgspec.json.encode(roll.view).decode(), now)
 
     def _record(self, event: str, reason: str, nodes: list[str]) -> None:
