@@ -69,7 +69,8 @@ def install(
     import time
 
     from llmgw.config.load import load_server_config
-    from llmgw.hardware.interfaces import own_name, reachable_addresses
+    from llmgw.hardware.interfaces import reachable_addresses
+    from llmgw.hardware.own_name import own_name
     from llmgw.onboarding.control_host import ControlWish, wait_until_it_answers
     from llmgw.onboarding.control_host import install as install_control_host
     from llmgw.onboarding.local_host import LocalHost

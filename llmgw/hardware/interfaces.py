@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-import threading
 from urllib.parse import urlsplit
 
 import psutil
@@ -59,18 +58,6 @@ def reachable_addresses() -> list[str]:
         for ip in addresses
         if not (ip.is_loopback or ip.is_link_local or ip.is_unspecified)
     ]
-
-
-def own_name(timeout_s: float = 2.0) -> str:
-    """This host's full name. A resolver that does not answer is not waited for: then it is the bare name."""
-    bare = socket.gethostname()
-    if "." in bare:
-        return bare
-    answers: list[str] = []
-    asking = threading.Thread(target=lambda: answers.append(socket.getfqdn()), daemon=True)
-    asking.start()
-    asking.join(timeout_s)
-    return answers[0] if answers else bare
 
 
 _IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address

@@ -20,6 +20,7 @@ from llmgw.pki.revocation import RevocationList
 from llmgw.pki.tls import agents_server_context
 from llmgw.server.agents_api import AgentsApi
 from llmgw.server.asgi import serve_asgi
+from llmgw.server.hub_error import HubError
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
 from llmgw.server.seams import Clock
 from llmgw.sim.hardware import SimulatedHardware, write_hardware
@@ -27,6 +28,13 @@ from tests.hardware.nodes import write_program
 
 DAY = 86400.0
 OWN_USER = pwd.getpwuid(os.geteuid()).pw_name
+
+
+class _NoSessions:
+    """A hub as an agent meets it that has not registered."""
+
+    def node_of(self, session: str) -> str:
+        raise HubError(410, "session", f"there is no session {session}")
 
 
 class Site:
@@ -78,7 +86,7 @@ class Site:
 
     async def _serve(self) -> None:
         api = AgentsApi(
-            None,  # type: ignore[arg-type]  # nothing that doctor asks gets as far as the hub
+            _NoSessions(),  # type: ignore[arg-type]  # nothing that doctor asks gets further into the hub
             clock=Clock(time.monotonic, time.time),
             revocations=RevocationList(str(self._tls.revocations), self._tls.ca),
             renewer=None,

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from llmgw import __version__
 from llmgw.config.agent import AgentTls
 from llmgw.pki.authority import Authority
 from llmgw.pki.handout import write_files
@@ -119,7 +120,7 @@ class FabricNode:
                 "instance": "one",
                 "instance_started_at": 1.0,
                 "counter": self._counter,
-                "version": "9",
+                "version": __version__,
                 "features": self.features,
                 "inventory": self._inventory(),
             },

@@ -171,7 +171,7 @@ def test_a_run_that_was_interrupted_is_completed_by_the_next(lab: Lab) -> None:
     on(SERVER, "systemctl kill --signal=KILL interrupted")
     # What it had begun on the node goes on to its end, and nobody works there at the same time.
     said = wait_for(
-        lambda: "another run" not in (again := onboard("node01", code=None)) and again, "it is let in", 120
+        lambda: "nother run" not in (again := onboard("node01", code=None)) and again, "it is let in", 120
     )
     assert said.code == 0, said
     assert "its own stays" in said, said

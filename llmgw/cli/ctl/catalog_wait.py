@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from llmgw.cli.ctl import cells
-from llmgw.cli.ctl.client import AdminClient, shaped
+from llmgw.cli.ctl.client import AdminClient, server_view, shaped
 from llmgw.cli.ctl.options import note
 from llmgw.cli.ctl.patience import Patience
 from llmgw.cli.output import format_age
@@ -33,7 +33,7 @@ def wait_until_ready(api: AdminClient, revision: int) -> None:
     patience, began, said, stuck = Patience(), time.monotonic(), "", 0
 
     def ask(path: str, **parameters: int) -> Any:
-        return patience.ask(lambda: api.get(path, **parameters), lambda: bool(api.get("server")["settling"]))
+        return patience.ask(lambda: api.get(path, **parameters), lambda: server_view(api).settling)
 
     while True:
         (newest,) = shaped(ask("catalog/revisions", limit=1), list[CatalogRevisionView])

@@ -73,7 +73,7 @@ def init_ca(
 ) -> None:
     """Make an authority: the root, the renewal authority, and an empty revocation list."""
     with _sentences():
-        from llmgw.hardware.interfaces import own_name
+        from llmgw.hardware.own_name import own_name
         from llmgw.pki.authority import Authority
         from llmgw.pki.certificates import ROOT_DAYS
 

@@ -21,6 +21,8 @@ from llmgw.config.errors import SentenceError
 if TYPE_CHECKING:
     import httpx
 
+    from llmgw.messages.admin import ServerView
+
 CONNECT_TIMEOUT_S = 5.0
 # The server itself waits for an agent when it is asked for an engine's output.
 READ_TIMEOUT_S = 60.0
@@ -195,6 +197,13 @@ def shaped(value: Any, shape: type[Shape]) -> Shape:
             f"the server's answer is not what this version of llmgw expects ({error}); compare llmgw --version "
             "on both hosts, or use -o json"
         ) from None
+
+
+def server_view(api: AdminClient) -> ServerView:
+    """What the server says of itself. Raises SentenceError, StrangeError when it is another version's."""
+    from llmgw.messages.admin import ServerView
+
+    return shaped(api.get("server"), ServerView)
 
 
 def _tls_context(target: Target) -> ssl.SSLContext:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmgw.cli.ctl.client import AdminClient, segment, shaped
+from llmgw.cli.ctl.client import AdminClient, segment, server_view, shaped
 from llmgw.cli.ctl.failures import RefusedError
 from llmgw.cli.ctl.options import Ctl, command, note
 from llmgw.cli.ctl.patience import Patience
@@ -64,7 +64,7 @@ def _follow(ctl: Ctl, api: AdminClient, path: str, rank: int, stream: str, value
         try:
             value = patience.ask(
                 lambda offset=offset: api.get(path, rank=rank, stream=stream, offset=offset),  # type: ignore[misc]
-                lambda: bool(api.get("server").get("settling")),
+                lambda: server_view(api).settling,
             )
         except RefusedError as error:
             if error.status != 404:

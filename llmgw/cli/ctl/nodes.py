@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmgw.cli.ctl import cells
-from llmgw.cli.ctl.client import AdminClient, node_segment, shaped
+from llmgw.cli.ctl.client import AdminClient, node_segment, server_view, shaped
 from llmgw.cli.ctl.completion import node_names
 from llmgw.cli.ctl.options import Ctl, command, note
 from llmgw.cli.ctl.patience import Patience
@@ -42,7 +42,7 @@ def nodes(
 
     with ctl.connect() as api:
         if node is None:
-            server = "" if ctl.as_json else str(api.get("server").get("version", ""))
+            server = "" if ctl.as_json else server_view(api).version
             ctl.show(api.get("nodes"), lambda value: _print_nodes(shaped(value, list[NodeView]), server))
         else:
             ctl.show(api.get(f"nodes/{node_segment(node)}"), lambda value: _print_node(shaped(value, NodeView)))
@@ -91,7 +91,7 @@ def wait_until_empty(api: AdminClient, node: str) -> None:
 
     patience, started, said, stuck = Patience(), time.monotonic(), "", 0
     while True:
-        value = patience.ask(lambda: api.get(f"nodes/{node_segment(node)}"), lambda: _settling(api))
+        value = patience.ask(lambda: api.get(f"nodes/{node_segment(node)}"), lambda: server_view(api).settling)
         view = shaped(value, NodeView)
         if not view.replicas:
             note(f"{node} is empty after {format_age(time.monotonic() - started)}")
@@ -107,10 +107,6 @@ def wait_until_empty(api: AdminClient, node: str) -> None:
             reasons = "; ".join(cells.text(reason) for reason in view.drain_left)
             raise SentenceError(f"{node} cannot be emptied: {reasons}; add room, or use --force")
         time.sleep(DRAIN_POLL_S)
-
-
-def _settling(api: AdminClient) -> bool:
-    return bool(api.get("server").get("settling"))
 
 
 def _print_nodes(views: list[NodeView], server: str) -> None:
