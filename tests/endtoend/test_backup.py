@@ -30,6 +30,8 @@ from llmgw.server.store import sqlite_file
 from tests.endtoend.conftest import RunningFleet, edited, llmgw, until
 from tests.endtoend.servers import Server, server
 
+pytestmark = pytest.mark.scenario
+
 PASSPHRASE = "correct horse battery"
 FILE_MIB = 96
 

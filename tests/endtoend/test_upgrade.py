@@ -15,6 +15,8 @@ from llmgw.sim.load import Load
 from tests.endtoend.conftest import Running, edited, until
 from tests.endtoend.upgradable import BROKEN, NEWER, NEWEST, OLDER, UpgradableFleet
 
+pytestmark = pytest.mark.scenario
+
 TWO = {"node01": ("127.0.0.11", "ib-a"), "node02": ("127.0.0.12", "ib-a")}
 
 
