@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 from tests.lab.machines.places import CACHE
@@ -31,6 +32,18 @@ def missing() -> str | None:
     kernel = Path("/proc/filesystems").read_text().split()
     if "overlay" not in kernel and not Path("/lib/modules").exists():
         return "The kernel of this machine has no overlayfs, of which the machines' disks are made"
+    tried = subprocess.run(
+        ["unshare", "-mnpf", "sh", "-c", "mount -t tmpfs none /mnt && ip link add lab0 type bridge"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": PATH},
+        check=False,
+    )
+    if tried.returncode != 0:
+        return (
+            "Root may not mount, or make namespaces and bridges, on this machine; a container must be privileged: "
+            f"{tried.stderr.strip()}"
+        )
     return None
 
 
