@@ -41,7 +41,7 @@ def missing() -> str | None:
     )
     if tried.returncode != 0:
         return (
-            "Root may not mount, or make namespaces and bridges, on this machine; a container must be privileged: "
+            "Root may not mount, or make namespaces and bridges, here; a container must be privileged: "
             f"{tried.stderr.strip()}"
         )
     return None
