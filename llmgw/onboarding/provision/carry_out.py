@@ -16,7 +16,7 @@ from typing import Final
 from llmgw.onboarding.provision.errors import ProvisionError
 from llmgw.onboarding.provision.plan import Command, Plan, WriteFile
 from llmgw.onboarding.provision.progress import Progress, transferred
-from llmgw.onboarding.provision.proxmox import Proxmox, environment, said
+from llmgw.onboarding.provision.proxmox import Proxmox, environment, run_to_end, said
 from llmgw.onboarding.provision.signals import endings_held, endings_ignored
 
 END_TIMEOUT_S: Final = 60.0
@@ -190,17 +190,7 @@ class Worker:
     def _ask(self, argv: list[str]) -> str | None:
         """Run a command of the undoing; what went wrong, None when it went well."""
         try:
-            done = subprocess.run(
-                argv,
-                env=self._environ,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=UNDO_TIMEOUT_S,
-                start_new_session=True,
-                check=False,
-            )
+            done = run_to_end(argv, self._environ, UNDO_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return f"`{' '.join(argv[:3])}` did not end within {UNDO_TIMEOUT_S:g} s"
         except OSError as error:

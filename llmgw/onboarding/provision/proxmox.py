@@ -18,6 +18,26 @@ RELEASE_MIN: Final = 8
 _SAID_CHARS_MAX: Final = 400
 
 
+def run_to_end(
+    argv: Sequence[str], environ: Mapping[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a command that asks nothing, and keep what it says. Raises TimeoutExpired, OSError.
+
+    It has a session of its own: Ctrl-C is ours to answer, also while a question of the undoing is open.
+    """
+    return subprocess.run(
+        argv,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        start_new_session=True,
+        check=False,
+    )
+
+
 def require_programs(environ: Mapping[str, str]) -> None:
     """Raise ProvisionError unless all of Proxmox's programs are on PATH."""
     missing = [name for name in PROGRAMS if shutil.which(name, path=environ.get("PATH")) is None]
@@ -115,19 +135,8 @@ class Proxmox:
         return done.returncode == 0 and "status: running" in done.stdout
 
     def _run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        # A session of its own: Ctrl-C is ours to answer, also while a question of the undoing is open.
         try:
-            return subprocess.run(
-                command,
-                env=self._environ,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=ASK_TIMEOUT_S,
-                start_new_session=True,
-                check=False,
-            )
+            return run_to_end(command, self._environ, ASK_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise ProvisionError(
                 f"`{' '.join(command)}` has not answered for {ASK_TIMEOUT_S:g} s; check the host with pvecm "
