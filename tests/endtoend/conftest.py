@@ -82,7 +82,11 @@ class RunningFleet:
         return json.loads(self.ctl(*arguments, "-o", "json").stdout)
 
     def node(self, node_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = next(node for node in self.get("nodes") if node["node_id"] == node_id)
+        """A node of the fleet; one whose agent has just been started may have to register first."""
+        found: dict[str, Any] = until(
+            lambda: next((node for node in self.get("nodes") if node["node_id"] == node_id), None),
+            story=lambda: f"{node_id} is no node of {self.get('nodes')}",
+        )
         return found
 
     def history(self, subject: str) -> list[tuple[str, str]]:

@@ -120,9 +120,21 @@ class RealFabric:
                 preexec_fn=_end_with_us,
             )
         wait_for(lambda: has_decided(folder / "log"), f"{adapter} is master or standby")
-        # A master lists those that it finds when it looks at the whole fabric, which this signal has it do.
+        self.have_them_look()
+
+    def have_them_look(self) -> None:
+        """A master lists those that it finds when it looks at the whole fabric, which this signal has it do."""
         for process in self._processes.values():
             process.send_signal(signal.SIGHUP)
+
+    def last_words(self, lines: int = 15) -> str:
+        """The end of each manager's log."""
+        logs = {adapter: self._folder / adapter.replace(" ", "-") / "log" for adapter in self._processes}
+        return "\n".join(
+            f"{adapter}:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+            for adapter, log in logs.items()
+            if log.exists()
+        )
 
     def stop_manager(self, adapter: str) -> None:
         """End an OpenSM: it hands nothing over, and answers nothing any more."""
@@ -188,15 +200,17 @@ def ask_managers(folder: Path, adapter: str = "mlx5_0") -> Managers:
     return read_managers(said + complaints)
 
 
-def wait_for(look: Callable[[], Found], what: str, timeout_s: float = WAIT_S) -> Found:
-    """What `look` finds, once it finds something."""
+def wait_for(
+    look: Callable[[], Found], what: str, timeout_s: float = WAIT_S, story: Callable[[], str] = str
+) -> Found:
+    """What `look` finds, once it finds something; it fails with the story."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         found = look()
         if found:
             return found
         time.sleep(0.1)
-    raise AssertionError(f"not within {timeout_s:g} s: {what}")
+    raise AssertionError(f"not within {timeout_s:g} s: {what}\n{story()}")
 
 
 _LIBC = ctypes.CDLL(None)
