@@ -43,6 +43,7 @@ from llmgw.server.hub_error import HubError
 from llmgw.server.key_owner import KeyOwner
 from llmgw.server.loop_watch import LoopPause
 from llmgw.server.metrics import Metrics, Source
+from llmgw.server.recent.known import RecentKnown
 from llmgw.server.router_worker import RouterView
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.interface import StoreInterface
@@ -102,6 +103,7 @@ class Backend:
         self.fabrics = FabricsKnown(hub, store)
         self.drawings = Drawings(hub, self.fabrics.known)
         self.usage = UsageKnown(store)
+        self.recent = RecentKnown(hub)
         self.upgrades = upgrades
         self._started_at = started_at
         self._routers = routers

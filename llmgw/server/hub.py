@@ -53,6 +53,8 @@ from llmgw.server.failures import Failures
 from llmgw.server.hub_error import HubError
 from llmgw.server.node_findings import node_findings
 from llmgw.server.node_questions import NodeQuestions
+from llmgw.server.recent.rates import RecentRates
+from llmgw.server.recent.requests import RecentRequests
 from llmgw.server.refusals import Refusals
 from llmgw.server.request_tally import RequestTally
 from llmgw.server.route_tables import RouteTables
@@ -107,15 +109,19 @@ class Hub:
         """Node → what its agent last said of the upgrade that it was asked for."""
         self.sessions = Sessions()
         self.requests = RequestTally()
+        """What clients got, as the routers told it."""
+        self.rates = RecentRates(clock.monotonic())
+        """How much of it lately, and how fast."""
         self.breakers: dict[str, dict[str, str]] = {}
         """Router id → endpoint id → state, of the breakers that are not closed there."""
         self.queued: dict[str, dict[str, int]] = {}
         """Router id → model → requests that wait there for an engine to have room."""
-        """What clients got, as the routers told it."""
         self.context_lengths: dict[str, int] = {}
         """Endpoint id → tokens that a prompt and its answer may have together, where the engine said so."""
         self.keys = ApiKeys() if api_keys is None else api_keys
         """Who may use the model API, and what was seen of them."""
+        self.recent = RecentRequests(lambda key: self.keys.names.get(key))
+        """The newest requests."""
         self.ports = PortWatch()
         """What changed at the nodes' ports, and which of them count errors: for history and placement."""
         self.port_rates = PortRates()
@@ -265,6 +271,8 @@ class Hub:
         if message.outcomes or message.dropped:
             known = {model.name for model in self.catalog.models}
             self.requests.take(message.outcomes, message.dropped, known)
+            self.rates.take(message.outcomes, known, now)
+            self.recent.take(message.outcomes, self.clock.wall())
         for endpoint_id in message.alive:
             witness(self.fleet, endpoint_id, now)
 

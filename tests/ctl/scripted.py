@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from llmgw.config.load import catalog_of
@@ -51,12 +51,16 @@ from llmgw.messages.admin_fabrics import (
 from llmgw.messages.admin_keys import CreateKey, KeyView, LimitKey, NewKey
 from llmgw.messages.agent import FabricOffer, Gpu, Port, Progress
 from llmgw.messages.findings import Finding
+from llmgw.messages.recent_views import ModelRates, ModelSeries, RequestView
+from llmgw.messages.routes import Outcome
 from llmgw.messages.topology import FabricSummary, TopologyView
 from llmgw.messages.usage_views import UsageEntry, UsageView
 from llmgw.server.admin.app import create_admin_app
 from llmgw.server.admin.auth import Attempts
 from llmgw.server.admin.backend import AdminDrawings, AdminError
 from llmgw.server.asgi import serve_asgi
+from llmgw.server.recent.rates import RecentRates
+from llmgw.server.recent.requests import RecentRequests
 from tests.fabric.generate import fat_tree
 
 TOKEN = "llmgw-test-token-0123456789"
@@ -345,6 +349,31 @@ class ScriptedKeys:
         return self._backend._done("revoke_key", name, by)
 
 
+class ScriptedRecent:
+    """The real rates and requests, over a clock that a test turns, and outcomes that it tells."""
+
+    def __init__(self, models: list[str]) -> None:
+        self.models = models
+        self.now = 0.0
+        self._rates = RecentRates(0.0)
+        self._requests = RecentRequests({"k1": "alice"}.get)
+
+    def tell(self, *outcomes: Outcome) -> None:
+        self._rates.take(outcomes, self.models, self.now)
+        self._requests.take(outcomes, STARTED_AT + self.now)
+
+    def rates(self) -> list[ModelRates]:
+        return [self._rates.rates(model, self.now) for model in self.models]
+
+    def series(self, model: str) -> ModelSeries:
+        return self._rates.series(model, self.now, STARTED_AT + self.now)
+
+    def requests(
+        self, *, before: int | None, limit: int, fits: Callable[[RequestView], bool] = lambda view: True
+    ) -> list[RequestView]:
+        return self._requests.views(before=before, limit=limit, fits=fits)
+
+
 class ScriptedBackend:
     """Answers from lists that a test fills, and keeps what it was asked to do in `asked`."""
 
@@ -352,6 +381,7 @@ class ScriptedBackend:
         self.asked: list[tuple[Any, ...]] = []
         self.tokens_known = {TOKEN: "first"}
         self.keys = ScriptedKeys(self)
+        self.recent = ScriptedRecent(["org/chat-large", "chat-small"])
         self.authenticated = 0
         self.settling = False
         self.broken = False

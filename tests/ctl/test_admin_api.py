@@ -12,7 +12,8 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from llmgw.messages import admin, admin_fabrics, admin_keys, topology
+from llmgw.messages import admin, admin_fabrics, admin_keys, recent_views, topology
+from llmgw.messages.routes import Outcome
 from llmgw.server.admin.app import create_admin_app
 from tests.ctl.scripted import STARTED_AT, TOKEN, ScriptedBackend, ServedAdmin
 
@@ -281,6 +282,7 @@ def test_the_documents_name_every_field_of_every_answer() -> None:
         admin_fabrics.ManagerView, admin_fabrics.CableEndView, admin_fabrics.SlowCableView,
         admin_fabrics.FabricMapView, admin_fabrics.FabricChangeView, admin_fabrics.CablingDifference,
         admin_fabrics.FabricChanges,
+        recent_views.RequestView, recent_views.ModelRates, recent_views.ModelSeries, recent_views.RatePoint,
         topology.TopologyGraph,
         topology.TopologySwitch, topology.TopologyAdapter, topology.TopologyGroup, topology.TopologySlow,
         topology.TopologyCable, topology.TopologyTier, topology.TopologyRail, topology.TopologySizes,
@@ -345,3 +347,40 @@ def test_a_body_without_bottom_gets_a_sentence(client: httpx.Client) -> None:
 )
 def test_a_revision_is_a_number(client: httpx.Client, query: str) -> None:
     assert client.get(f"/api/v1/catalog?{query}").status_code == 400
+
+
+def test_the_last_requests_are_asked_for_by_what_they_were(
+    client: httpx.Client, backend: ScriptedBackend
+) -> None:
+    backend.recent.tell(
+        Outcome("chat-small", "chat-small-3c4d", 200, key="k1", total_s=1.0),
+        Outcome("org/chat-large", None, 503, error="no engine is ready", total_s=0.1),
+        Outcome("", None, 401, error="no key"),
+    )
+    assert [each["id"] for each in client.get("/api/v1/requests").json()] == [3, 2, 1]
+
+    def ids(**query: Any) -> list[int]:
+        return [each["id"] for each in client.get("/api/v1/requests", params=query).json()]
+
+    assert ids(model="chat") == [2]
+    assert ids(key="alice") == [1]
+    assert ids(endpoint="chat-small-3c4d") == [1]
+    assert ids(status="503") == ids(status="5xx") == [2]
+    assert ids(status="failed") == [3, 2]
+    assert ids(before=3, limit=1) == [2]
+    for wrong in ({"status": "5x"}, {"status": "²xx"}, {"limit": 0}, {"model": "\n"}, {"modle": "chat"}):
+        refused = client.get("/api/v1/requests", params=wrong)
+        assert refused.status_code == 400, wrong
+        assert refused.json()["message"]
+
+
+def test_rates_are_told_for_each_model_and_its_last_hour(client: httpx.Client, backend: ScriptedBackend) -> None:
+    backend.recent.now = 30.0
+    backend.recent.tell(Outcome("chat-small", "chat-small-3c4d", 200, total_s=1.0, completion_tokens=60))
+    rates = {each["model"]: each for each in client.get("/api/v1/rates").json()}
+    assert rates["chat-small"]["tokens_per_s"] == 2.0
+    assert rates["org/chat-large"]["requests_per_s"] == 0
+    series = client.get("/api/v1/rates/series", params={"model": "chat-small"}).json()
+    assert [point["requests"] for point in series["points"]] == [0, 0, 0, 1]
+    assert client.get("/api/v1/rates/series").status_code == 400
+    assert "org/chat-large" in client.get("/api/v1/rates/series", params={"model": "x"}).json()["message"]

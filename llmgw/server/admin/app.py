@@ -16,6 +16,7 @@ from llmgw.server.admin.backend import AdminBackend, AdminError
 from llmgw.server.admin.fabric_tests import FabricTestRoutes
 from llmgw.server.admin.keys import KeyRoutes
 from llmgw.server.admin.reads import Reads
+from llmgw.server.admin.recent import RecentRoutes
 from llmgw.server.admin.upgrades import UpgradeRoutes
 from llmgw.server.admin.usage import UsageRoutes
 from llmgw.server.admin.writes import Writes
@@ -76,6 +77,7 @@ def create_admin_app(
             Route(f"{api}/catalog/revisions", reads.catalog_revisions, methods=["GET"]),
             Route(f"{api}/history", reads.history, methods=["GET"]),
             *UsageRoutes(backend).routes(api),
+            *RecentRoutes(backend).routes(api),
             *KeyRoutes(backend).routes(api),
             Route(f"{api}/tokens", reads.tokens, methods=["GET"]),
             Route(f"{api}/tokens", writes.create_token, methods=["POST"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import Protocol
 
 from llmgw.fabric.report import FabricReport
@@ -32,6 +32,7 @@ from llmgw.messages.admin import (
 from llmgw.messages.admin_fabrics import FabricChanges, FabricView
 from llmgw.messages.admin_keys import CreateKey, KeyView, LimitKey, NewKey
 from llmgw.messages.fabric_test_views import FabricTestResult, FabricTestView, StartFabricTest
+from llmgw.messages.recent_views import ModelRates, ModelSeries, RequestView
 from llmgw.messages.topology import FabricSummary, TopologyView
 from llmgw.messages.upgrade_views import StartUpgrade, UpgradeView
 from llmgw.messages.usage_views import UsageView
@@ -149,6 +150,24 @@ class AdminUsage(Protocol):
         ...
 
 
+class AdminRecent(Protocol):
+    """The last requests as API and pages see them."""
+
+    def rates(self) -> list[ModelRates]:
+        """Every model of the catalog, in its order."""
+        ...
+
+    def series(self, model: str) -> ModelSeries:
+        """A model's last hour; nothing but empty steps for one that had no request."""
+        ...
+
+    def requests(
+        self, *, before: int | None, limit: int, fits: Callable[[RequestView], bool] = ...
+    ) -> list[RequestView]:
+        """Newest first; `before` is a request's id, to page by key."""
+        ...
+
+
 class AdminKeys(Protocol):
     """The API keys of the model API as the admin API sees them. A name may also be what a key begins with."""
 
@@ -187,6 +206,9 @@ class AdminBackend(Protocol):
 
     @property
     def usage(self) -> AdminUsage: ...
+
+    @property
+    def recent(self) -> AdminRecent: ...
 
     def server(self) -> ServerView: ...
 

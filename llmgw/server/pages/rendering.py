@@ -44,9 +44,13 @@ def _environment() -> jinja2.Environment:
 
 
 def page(request: Request, template: str, status: int = 200, **facts: Any) -> Response:
-    """A page as an answer. Templates know `session` (None before login), `path` and their own facts."""
+    """A page as an answer. Templates know `session` (None before login), `path`, `done` (what a change just did)
+    and their own facts."""
     session = getattr(request.state, "session", None)
-    text = _environment().get_template(template).render(session=session, path=request.url.path, **facts)
+    facts = {"session": session, "path": request.url.path, "done": None, **facts}
+    if session is not None:
+        facts["done"] = session.said.get(request.query_params.get("said", ""))
+    text = _environment().get_template(template).render(facts)
     return Response(text, status, PAGE_HEADERS, media_type="text/html; charset=utf-8")
 
 

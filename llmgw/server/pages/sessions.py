@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from llmgw.messages.admin import TokenView
+from llmgw.messages.admin import Done, TokenView
 
 SESSION_S_MAX = 12 * 3600.0
 """A session ends then, whatever is done in it: a working day."""
@@ -19,6 +19,7 @@ IDLE_S_MAX = 2 * 3600.0
 SESSIONS_MAX = 1000
 LOGIN_FORM_S_MAX = 3600
 SECRET_CHARS_MAX = 128
+SAID_MAX = 20
 
 
 @dataclass(slots=True)
@@ -32,6 +33,8 @@ class BrowserSession:
     csrf: str = field(repr=False)
     began: float
     used: float
+    said: dict[str, Done] = field(default_factory=dict)
+    """What was done lately, by a word that stands in an address; `SAID_MAX` of them."""
 
 
 class BrowserSessions:
