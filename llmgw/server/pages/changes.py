@@ -1,4 +1,4 @@
-"""Changes that pages make: a form of our own page, and after it that page again with a sentence of what was done."""
+"""Changes that pages make: a form of our own page, and then that page again with a sentence of what was done."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ async def read_change(request: Request) -> dict[str, str]:
     session: BrowserSession | None = getattr(request.state, "session", None)
     form = await read_form(request)
     if session is None or cross_site(request) or not proven(session, form.pop("csrf", "")):
-        message = "this was not sent by a page of this server, or that page is of an earlier session; nothing was changed"
+        message = (
+            "this was not sent by a page of this server, or that page is of an earlier session; "
+            "nothing was changed"
+        )
         raise AdminError(403, "no-csrf-token", message)
     return form
 
