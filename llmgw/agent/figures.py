@@ -8,6 +8,7 @@ from collections.abc import Callable
 import httpx
 
 from llmgw.config.addresses import join_host_port
+from llmgw.config.no_tls import no_tls
 from llmgw.engines.figures import FigureNames, read_figures
 from llmgw.messages.agent import EngineFigures
 
@@ -31,7 +32,9 @@ async def watch_figures(
         return
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     url = f"http://{join_host_port(address, port)}/metrics"
-    async with httpx.AsyncClient(trust_env=False, follow_redirects=False, headers=headers) as client:
+    async with httpx.AsyncClient(
+        verify=no_tls(), trust_env=False, follow_redirects=False, headers=headers
+    ) as client:
         while True:
             show(await _read(client, url, names))
             await asyncio.sleep(every_s)

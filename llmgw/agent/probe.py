@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import httpx
 
 from llmgw.config.addresses import join_host_port
+from llmgw.config.no_tls import no_tls
 from llmgw.engines.base import HttpCheck
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
@@ -28,7 +29,10 @@ class Prober:
 
     def __init__(self, address: str, port: int) -> None:
         self._client = httpx.AsyncClient(
-            base_url=f"http://{join_host_port(address, port)}", trust_env=False, follow_redirects=False
+            base_url=f"http://{join_host_port(address, port)}",
+            verify=no_tls(),
+            trust_env=False,
+            follow_redirects=False,
         )
 
     async def close(self) -> None:
