@@ -162,7 +162,6 @@ async def _serve(
     # What is alive now stays: collections need not look at it again.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
 
     def status() -> str:
         count = len({model.name for model in service.table.each_model()})
