@@ -21,6 +21,7 @@ def one_at_a_time(demo: DemoFleet) -> None:
         config["models"] = [each for each in config["models"] if each["name"] == MODEL]
         config["models"][0]["profiles"][0]["args"] += ["--max-num-seqs", "2"]
         config["models"][0]["limits"] = {"waiting": 3}
+        config["router"]["tracing"] = {"endpoint": "http://127.0.0.1:9", "headers_file": "no.headers"}
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +113,13 @@ def test_a_crossed_limit_and_a_silent_engine_are_a_finding_each(
     llmgw("sim", "fault", calm, "ok", env=env)
     until(lambda: "engine-metrics-silent" not in problems(), 30)
     assert "limit-waiting" in problems()
+
+
+def test_a_gateway_that_cannot_trace_serves_and_says_what_it_lacks(fleet: RunningFleet) -> None:
+    assert fleet.chat(MODEL, max_tokens=1).status_code == 200
+    (finding,) = (each for each in fleet.get("server")["problems"] if each["check"] == "tracing-impossible")
+    assert "pip install" in finding["what"] or "no.headers" in finding["what"]
+    assert "nothing is traced" in (fleet.demo.state / "router.log").read_text()
 
 
 def test_a_replica_is_told_to_fail_by_its_name_and_mended(fleet: RunningFleet) -> None:
