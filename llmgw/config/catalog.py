@@ -314,6 +314,11 @@ class Catalog(Model):
         """Model name → model (aliases are not in it)."""
         return {model.name: model for model in self.models}
 
+    @cached_property
+    def limited(self) -> list[CatalogModel]:
+        """The models that have limits."""
+        return [model for model in self.models if model.limits != Limits()]
+
     def find(self, model: str, profile: str) -> tuple[CatalogModel, Profile] | None:
         """The model and the profile by their names, or None."""
         found = self.by_name.get(model)

@@ -427,8 +427,8 @@ class Hub:
     def look_at_limits(self) -> None:
         """Compare what models do with their limits; called about once a second."""
         now = self.clock.monotonic()
-        busy = self.in_flight_of_models()
-        for model in self.catalog.models:
+        busy = self.in_flight_of_models() if self.catalog.limited else {}
+        for model in self.catalog.limited:
             busy[model.name] = busy.get(model.name, 0) + self.queued_of(model.name)
         readings = limit_readings(self.fleet, self.catalog, self.rates, busy, now)
         changes = self.limits.look(readings, now)

@@ -100,3 +100,11 @@ def test_only_what_is_new_is_sent(world: World, monkeypatch: pytest.MonkeyPatch)
 
     asyncio.run(run())
     assert [[each.waiting for each in message.figures.values()] for message in sent] == [[3], [9]]
+
+
+def test_agents_of_other_versions_tell_less_or_more() -> None:
+    older = b'{"running":1,"waiting":0,"cache_used":0.5,"age_s":1.5}'
+    newer = b'{"running":1,"tokens_per_s":7.5,"prefix_hits":0.25,"not_invented_yet":{"a":[1]}}'
+    decode = msgspec.json.Decoder(EngineFigures).decode
+    assert decode(older) == EngineFigures(running=1, waiting=0, cache_used=0.5, age_s=1.5)
+    assert decode(newer) == EngineFigures(running=1, tokens_per_s=7.5, prefix_hits=0.25)

@@ -32,8 +32,8 @@ def limit_readings(
 ) -> dict[Key, Reading]:
     """Every limit's reading. `busy` are the requests that each model has running or waiting, at the gateway."""
     found: dict[Key, Reading] = {}
-    by_model = ready_replicas(fleet)
-    for model in catalog.models:
+    by_model = ready_replicas(fleet) if catalog.limited else {}
+    for model in catalog.limited:
         limits = model.limits
         for replica in by_model.get(model.name, []):
             assert replica.leader is not None
