@@ -24,9 +24,16 @@ def router_metrics(views: Sequence[RouterView]) -> Iterator[Metric]:
     requests = CounterMetricFamily(
         "llmgw_router_requests", "Requests that ended in a router, since this server knows it", labels=["router"]
     )
+    spans = CounterMetricFamily(
+        "llmgw_router_spans",
+        "Spans of traces that the collector took from a router, or that were dropped",
+        labels=["router", "state"],
+    )
     for view in views:
         for name in STATES:
             state.add_metric([view.name, name], float(view.state == name))
         in_flight.add_metric([view.name], view.in_flight)
         requests.add_metric([view.name], view.requests)
-    yield from (state, in_flight, requests)
+        spans.add_metric([view.name, "sent"], view.spans_sent)
+        spans.add_metric([view.name, "dropped"], view.spans_dropped)
+    yield from (state, in_flight, requests, spans)

@@ -83,13 +83,17 @@ def gpus(count: int) -> list[Gpu]:
 def test_each_router_has_its_series() -> None:
     world = World("m")
     views = [
-        RouterView(name="router-0", pid="7", state="serving", requests=12, in_flight=3),
+        RouterView(
+            name="router-0", pid="7", state="serving", requests=12, in_flight=3, spans_sent=5, spans_dropped=2
+        ),
         RouterView(name="router-4", pid="9", state="finishing"),
     ]
     text = Metrics(Source(world.hub, list, list, routers=lambda: views)).text().decode()
     assert lint(text) == []
     assert value(text, "llmgw_router_requests_total", router="router-0") == 12
     assert value(text, "llmgw_router_in_flight", router="router-0") == 3
+    assert value(text, "llmgw_router_spans_total", router="router-0", state="sent") == 5
+    assert value(text, "llmgw_router_spans_total", router="router-0", state="dropped") == 2
     assert value(text, "llmgw_router_state", router="router-0", state="serving") == 1
     assert value(text, "llmgw_router_state", router="router-4", state="serving") == 0
     assert value(text, "llmgw_router_state", router="router-4", state="finishing") == 1
@@ -137,6 +141,7 @@ def test_an_empty_server_has_every_family_and_keeps_to_the_rules() -> None:
         "llmgw_router_state",
         "llmgw_router_in_flight",
         "llmgw_router_requests",
+        "llmgw_router_spans",
         "llmgw_findings",
     }
 
