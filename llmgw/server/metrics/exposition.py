@@ -19,7 +19,8 @@ from llmgw.metrics.findings import finding_text
 from llmgw.metrics.gpus import gpu_text
 from llmgw.metrics.ports import port_text
 from llmgw.server.figures import figures_by_model
-from llmgw.server.metrics import control, endpoints, fabrics, keys, nodes, replicas, requests, routers
+from llmgw.server.metrics import agents, control, endpoints, fabrics, keys, nodes, replicas, requests, routers
+from llmgw.server.metrics.agents import agent_text
 from llmgw.server.metrics.control import control_text
 from llmgw.server.metrics.endpoints import endpoint_text
 from llmgw.server.metrics.fabrics import fabric_text
@@ -33,7 +34,7 @@ from llmgw.server.metrics.source import Source
 FAMILIES: tuple[Family, ...] = tuple(
     family
     for module in (
-        *(process, control, nodes, gpus, ports, fabrics, replicas, downloads, endpoints, requests),
+        *(process, control, agents, nodes, gpus, ports, fabrics, replicas, downloads, endpoints, requests),
         *(engines, keys, routers, certificates, findings),
     )
     for family in module.FAMILIES
@@ -98,6 +99,6 @@ def _findings(source: Source) -> str:
 
 
 PARTS: tuple[Callable[[Source], str], ...] = (
-    *(control_text, node_text, fabric_text, replica_text, _downloads, endpoint_text, request_text),
+    *(control_text, agent_text, node_text, fabric_text, replica_text, _downloads, endpoint_text, request_text),
     *(_engines, key_text, router_text, _certificates, _findings),
 )

@@ -34,7 +34,17 @@ FAILURES = Family(
     _LABELS,
     _BOUND,
 )
-FAMILIES = (REPLICAS, WANTED, OUT_OF_ROTATION, FAILURES)
+FAILED = Family(
+    "llmgw_replica_failures_total", "counter", "Replicas that failed, whatever for", ("model",), "models"
+)
+START = Family(
+    "llmgw_replica_start_seconds",
+    "histogram",
+    "From a replica's placement to its first answer, downloads and loading included",
+    ("model",),
+    "14 × models",
+)
+FAMILIES = (REPLICAS, WANTED, OUT_OF_ROTATION, FAILURES, FAILED, START)
 
 
 def replica_text(source: Source) -> str:
@@ -43,11 +53,14 @@ def replica_text(source: Source) -> str:
     profiles = [(model.name, profile) for model in hub.catalog.models for profile in model.profiles]
     known = sorted((name, profile.name) for name, profile in profiles)
     backoff = hub.fleet.backoff
+    hub.transitions.keep([model.name for model in hub.catalog.models])
     return (
         REPLICAS.text(_replicas(source, known))
         + WANTED.text(((name, profile.name), profile.replicas) for name, profile in profiles)
         + OUT_OF_ROTATION.text(_out_of_rotation(source, known))
         + FAILURES.text((key, backoff[key].failures if key in backoff else 0) for key in known)
+        + FAILED.text(((model,), count) for model, count in hub.transitions.failures.items())
+        + START.histograms(((model,), times) for model, times in hub.transitions.starts.items())
     )
 
 
