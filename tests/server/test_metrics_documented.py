@@ -27,7 +27,9 @@ def test_no_name_stands_for_two_families() -> None:
     assert shared == {family.name for family in SERVER if family in AGENT}
 
 
-@pytest.mark.parametrize("family", sorted({*SERVER, *AGENT}, key=lambda family: family.name), ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "family", sorted({*SERVER, *AGENT}, key=lambda family: family.name), ids=lambda f: f.name
+)
 def test_a_family_says_its_bound_and_its_labels_are_no_units(family: Family) -> None:
     assert family.bound
     assert not {"le", "quantile", "job", "instance"} & set(family.labels)
