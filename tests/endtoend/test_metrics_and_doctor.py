@@ -58,6 +58,22 @@ def test_a_scrape_tells_what_the_admin_api_tells(fleet: RunningFleet) -> None:
     text = scrape(fleet)
     assert lint(text) == []
     assert value(text, "llmgw_settling") == 0
+    assert value(text, "llmgw_agent_sessions") == 4
+    assert value(text, "llmgw_transitions_total", kind="node", event="joined") == 4
+    assert value(text, "llmgw_replica_start_seconds_count", model="demo/small") == 2
+    assert value(text, "llmgw_replica_failures_total", model="demo/small") == 0
+    for name in ("llmgw_turn_seconds", "llmgw_reconcile_seconds", "llmgw_placement_seconds"):
+        assert value(text, f"{name}_count"), name
+    assert value(text, "llmgw_agent_call_seconds_count", call="report")
+    assert value(text, "llmgw_agent_command_seconds_count")
+    assert value(text, "llmgw_gpu_power_limit_watts", node="node01", gpu="0") == 700
+    assert value(text, "llmgw_gpu_ecc_errors_total", node="node01", gpu="0", kind="corrected") == 0
+    assert value(text, "llmgw_gpu_throttled", node="node01", gpu="0", reason="thermal") == 0
+    port = {"node": "node01", "adapter": "mlx5_0", "port": "1"}
+    assert value(text, "llmgw_ib_port_counter_total", **port, counter="link_downed") is not None
+    for replica in fleet.ready("demo/small"):
+        at = {"model": "demo/small", "endpoint": replica["replica_id"]}
+        assert value(text, "llmgw_endpoint_in_flight", **at) is not None
     assert value(text, "llmgw_nodes", state="ready") == 4
     for node in fleet.get("nodes"):
         name = node["node_id"]
