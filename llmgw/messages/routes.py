@@ -213,7 +213,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     requests that wait for an endpoint to have room, by model. `share` is the number of the last `RouterShare` of
     this connection, which held when `in_flight` was counted. `usage` is the oldest that is not acknowledged yet,
     once on each connection; unlike outcomes it is kept for as long as nobody reads. `keys` has the demand of each
-    key with limits, by its id; one that is missing was not used, runs nothing, and has its parts whole.
+    key with limits, by its id; one that is missing was not used, runs nothing, and has its parts whole. Since the
+    last frame, a collector of traces took `spans_sent`, and `spans_dropped` were lost.
     """
 
     acked: TableVersion | None = None
@@ -228,6 +229,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     share: int = 0
     usage: UsageBatch | None = None
     keys: dict[str, KeyDemand] = {}
+    spans_sent: int = 0
+    spans_dropped: int = 0
 
 
 class KeyShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,12 +261,18 @@ class RouterShare(msgspec.Struct, frozen=True, kw_only=True, tag="share"):
 class EndpointFigure(msgspec.Struct, frozen=True, kw_only=True):
     """What an endpoint's engine said of its load `age_s` before this was sent. None: it does not tell.
 
-    `running` and `waiting` count requests, whoever sent them; `cache_used` is a share of its KV cache.
+    `running` and `waiting` count requests, whoever sent them; `cache_used` is a share of its KV cache. The others
+    are of the last half minute at most: `prefix_hits` is the share of prompt tokens that its prefix cache had,
+    and `prompt_tokens_per_s` include those.
     """
 
     running: int | None = None
     waiting: int | None = None
     cache_used: float | None = None
+    prefix_hits: float | None = None
+    prompt_tokens_per_s: float | None = None
+    tokens_per_s: float | None = None
+    preemptions_per_s: float | None = None
     age_s: float = 0.0
 
 

@@ -86,7 +86,9 @@ def gpus(count: int) -> list[Gpu]:
 def test_each_router_has_its_series() -> None:
     world = World("m")
     views = [
-        RouterView(name="router-0", pid="7", state="serving", requests=12, in_flight=3),
+        RouterView(
+            name="router-0", pid="7", state="serving", requests=12, in_flight=3, spans_sent=5, spans_dropped=2
+        ),
         RouterView(name="router-4", pid="9", state="finishing"),
     ]
     metrics = Metrics(Source(world.hub, list, list, routers=lambda: views))
@@ -94,6 +96,8 @@ def test_each_router_has_its_series() -> None:
     assert lint(text) == []
     assert value(text, "llmgw_router_requests_total", router="router-0") == 12
     assert value(text, "llmgw_router_in_flight", router="router-0") == 3
+    assert value(text, "llmgw_router_spans_total", router="router-0", state="sent") == 5
+    assert value(text, "llmgw_router_spans_total", router="router-0", state="dropped") == 2
     assert value(text, "llmgw_router_state", router="router-0", state="serving") == 1
     assert value(text, "llmgw_router_state", router="router-4", state="serving") == 0
     assert value(text, "llmgw_router_state", router="router-4", state="finishing") == 1
