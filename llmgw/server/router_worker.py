@@ -22,8 +22,8 @@ SILENT_AFTER_S = 2.0
 class RouterView:
     """A worker for people and metrics. `state`: serving, finishing (it accepts no more), silent or starting.
 
-    `requests` are those that ended in it and in those of its name before, since this server started; `spans_…` count
-    traces likewise. `settings` stands for what it was started with, where whoever started it said so.
+    `requests` are those that ended in it and in those of its name before, since this server started; `spans_…`
+    count traces likewise. `settings` stands for what it was started with, where whoever started it said so.
     """
 
     name: str

@@ -18,6 +18,7 @@ import yaml
 from llmgw.pki.authority import Authority
 from llmgw.pki.files import install_pair
 from llmgw.pki.handout import write_files
+from llmgw.server.admin.reads import GZIP_FROM_BYTES
 from llmgw.sim.hardware import set_machine, set_port
 from tests.endtoend.conftest import RunningFleet, until
 from tests.server.exposition import families, lint, value
@@ -28,6 +29,7 @@ DAY = 86400.0
 def scrape(fleet: RunningFleet) -> str:
     answer = httpx.get(f"{fleet.demo.admin}/metrics", trust_env=False, timeout=10)
     assert answer.status_code == 200
+    assert (answer.headers.get("content-encoding") == "gzip") == (len(answer.text) > GZIP_FROM_BYTES)
     return answer.text
 
 
