@@ -22,8 +22,8 @@ SILENT_AFTER_S = 2.0
 class RouterView:
     """A worker for people and metrics. `state`: serving, finishing (it accepts no more), silent or starting.
 
-    `requests` are those that ended since this server knows it, and `spans_…` those of traces. `settings` stands
-    for what it was started with, where whoever started it said so.
+    `requests` are those that ended in it and in those of its name before, since this server started; `spans_…`
+    count traces likewise. `settings` stands for what it was started with, where whoever started it said so.
     """
 
     name: str
@@ -79,6 +79,12 @@ class Worker:
             on_lost=self._lost,
         )
         self._task: asyncio.Task[None] | None = None
+
+    def count_on(self, before: Worker) -> None:
+        """It has the name of one that has ended: its counts go on from there, since counters never fall."""
+        self.requests += before.requests
+        self.spans_sent += before.spans_sent
+        self.spans_dropped += before.spans_dropped
 
     def follow(self) -> None:
         """Talk to it from now on."""
