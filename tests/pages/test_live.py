@@ -83,20 +83,22 @@ def test_whatever_somebody_does_on_a_page_stays(
 
 
 # `made` is a tree of a text, as the server's answer is; `morph` changes one into another.
-MORPH = """
-  const { morph } = await import(%s);
+MORPH = (
+    f"const {{ morph }} = await import({json.dumps(asset_url('morph.js'))});"
+    + """
   const made = (text) => {
     return new DOMParser().parseFromString(`<main>${text}</main>`, "text/html").querySelector("main");
   };
   const old = document.importNode(made(it.old), true);
   document.body.append(old);
-""" % json.dumps(asset_url("morph.js"))
+"""
+)
 
 MORPHS = [
     ("texts and attributes", '<p class="a">1</p>', '<p class="b" title="t">2</p>', None),
     ("what goes", "<p>1</p><ul><li>a</li></ul><p>2</p>", "<p>2</p>", None),
     ("what comes", "<p>2</p>", "<h2>1</h2><p>2</p><!-- c -->x<ul></ul>", None),
-    ("by id", '<i id="a">1</i><i id="b">2</i><i id="c">3</i>', '<i id="c">3</i><i id="a">0</i><i id="d"></i>', None),
+    ("by id", '<i id="a">1</i><i id="b">2</i><i id="c">3</i>', '<i id="c">3</i><i id="a">0</i><i id="d"/>', None),
     ("ids among others", '<b>1</b><i id="a">2</i> <b>3</b>', '<i id="a">2</i> <b>3</b><b>1</b>', None),
     ("a new first", "<p>2</p><p>3</p>", "<p>1</p><p>2</p><p>3</p>", None),
     ("a last that goes", "<p>1</p><p>2</p>", "<p>1</p>", None),
