@@ -13,6 +13,7 @@ from starlette.responses import Response
 import llmgw
 from llmgw.server.pages.assets import asset_url
 from llmgw.server.pages.numbers import FILTERS
+from llmgw.server.pages.sayings import pieces
 
 PAGE_HEADERS = {
     "content-security-policy": (
@@ -40,7 +41,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(asset=asset_url, version=llmgw.__version__)
-    environment.filters.update(FILTERS, utc=utc, iso=iso)
+    environment.filters.update(FILTERS, utc=utc, iso=iso, pieces=pieces)
     return environment
 
 
