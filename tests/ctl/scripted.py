@@ -89,6 +89,7 @@ def node(name: str, **changes: Any) -> NodeView:
         "gpus_in_use": [0, 1, 2, 3],
         "fabrics": [FabricOffer(name="ib-a", adapters=["mlx5_0:1"], usable=True, rate_gbps=400)],
         "ports": [Port(adapter="mlx5_0", port=1, state="ACTIVE", phys_state="LinkUp", rate_gbps=400)],
+        "port_fabrics": {"mlx5_0:1": "ib-a"},
         "engines": ["sim"],
         "replicas": ["chat-large-1a2b"],
     }
