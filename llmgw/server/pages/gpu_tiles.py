@@ -43,8 +43,7 @@ class Tile:
     note: str
     title: str
     strokes: list[Stroke]
-    width: int
-    height: int
+    rows: int
     away: bool
     """Its GPUs are as they were last seen."""
 
@@ -53,7 +52,6 @@ def node_tile(node: NodeView) -> Tile:
     """The tile of a node."""
     states = gpu_states(node)
     counts = Counter(states)
-    rows = -(-len(states) // PER_ROW)
     tone, note = _note(node, counts)
     return Tile(
         node_id=node.node_id,
@@ -63,8 +61,7 @@ def node_tile(node: NodeView) -> Tile:
         note=note,
         title=_title(node, counts),
         strokes=_strokes([_kind(node, at, state) for at, state in enumerate(states)]),
-        width=min(len(states), PER_ROW) * (CELL + GAP) - GAP if states else 0,
-        height=max(0, rows * ROW - GAP),
+        rows=-(-len(states) // PER_ROW),
         away=node.state != "ready",
     )
 
