@@ -11,8 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import llmgw
+from llmgw.server.pages.addresses import LINKS
 from llmgw.server.pages.assets import asset_url
 from llmgw.server.pages.numbers import FILTERS
+from llmgw.server.pages.plain_text import plain_line
 
 PAGE_HEADERS = {
     "content-security-policy": (
@@ -40,6 +42,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(asset=asset_url, version=llmgw.__version__)
+    environment.filters.update(LINKS, plain_line=plain_line)
     environment.filters.update(FILTERS, utc=utc, iso=iso)
     return environment
 
