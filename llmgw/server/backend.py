@@ -104,6 +104,7 @@ class Backend:
         self.drawings = Drawings(hub, self.fabrics.known)
         self.usage = UsageKnown(store)
         self.recent = RecentKnown(hub)
+        self.news = hub.news
         self.upgrades = upgrades
         self._started_at = started_at
         self._routers = routers

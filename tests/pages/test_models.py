@@ -118,7 +118,7 @@ def test_a_download_has_a_bar_and_without_a_total_no_percentage(
     visitor: Visitor, backend: ScriptedBackend
 ) -> None:
     page = visitor.http.get(SMALL).text
-    assert f'<progress max="{10 * 2**30}" value="{5 * 2**30}" aria-label="weights">' in page
+    assert f'<progress class="bar-of" max="{10 * 2**30}" value="{5 * 2**30}" aria-label="weights">' in page
     assert "weights: 5 GiB of 10 GiB (50 %)" in words(page)
 
     def fetching(progress: Progress) -> str:

@@ -36,6 +36,7 @@ from llmgw.messages.recent_views import ModelRates, ModelSeries, RequestView
 from llmgw.messages.topology import FabricSummary, TopologyView
 from llmgw.messages.upgrade_views import StartUpgrade, UpgradeView
 from llmgw.messages.usage_views import UsageView
+from llmgw.server.news import News
 
 
 class AdminError(Exception):
@@ -209,6 +210,11 @@ class AdminBackend(Protocol):
 
     @property
     def recent(self) -> AdminRecent: ...
+
+    @property
+    def news(self) -> News:
+        """That something of all this may have changed."""
+        ...
 
     def server(self) -> ServerView: ...
 
