@@ -193,6 +193,8 @@ class LogView(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     shard_over: bool = False
     """True when the shard has ended, so that nothing more will come."""
+    streams: list[str] = []
+    """The outputs that can be asked for, where the node tells: `engine`, and the sidecars'."""
 
 
 class TokenView(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ SHARDS_PER_NODE_MAX = 256
 POLL_WAIT_S = 25.0
 BODY_BYTES_MAX = 16 * 1024 * 1024
 LOG_CHUNK_BYTES_MAX = 256 * 1024
+STREAMS_MAX = 16
 HELP_CHARS_MAX = 1024 * 1024
 EXTRA_PORTS_MAX = 256
 WEIGHTS_FILES_MAX = 2000
@@ -413,6 +414,8 @@ class LogChunk(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: int = 0
     text: str = ""
     error: str | None = None
+    streams: Annotated[list[Name], msgspec.Meta(max_length=STREAMS_MAX)] = []
+    """What the shard's processes have written: `engine`, and its sidecars. Agents of before tell none."""
 
 
 class EngineHelp(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from llmgw.messages.admin import ModelView
 from llmgw.messages.recent_views import ModelRates
+from llmgw.server.pages.addresses import model_url
 from llmgw.server.pages.node_words import Badge
-from llmgw.server.pages.places import model_href
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def _row(model: ModelView, rates: ModelRates | None) -> ModelRow:
     several = len(model.profiles) > 1
     return ModelRow(
         name=model.name,
-        href=model_href(model.name),
+        href=model_url(model.name),
         state=_state(model),
         static=len(model.static_endpoints),
         wanted=sum(profile.wanted for profile in model.profiles),

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from llmgw.hardware.counters import counter_text
 from llmgw.messages.admin import NodeView, ReplicaView, ShardView
 from llmgw.messages.agent import Gpu, Port
+from llmgw.server.pages.addresses import fabric_url, model_url
 from llmgw.server.pages.node_words import GPU_TONES, Badge, Tone, gpu_states
-from llmgw.server.pages.places import fabric_href, model_href
 
 # Of `counters` and `hw_counters` (Documentation/ABI/stable/sysfs-class-infiniband, and those of mlx5): what
 # counts faults. The rest counts traffic.
@@ -61,7 +61,7 @@ def running_on(node_id: str, replicas: Iterable[ReplicaView]) -> list[Running]:
         Running(
             replica=replica,
             shard=shard,
-            href=model_href(replica.model),
+            href=model_url(replica.model),
             state=Badge(REPLICA_TONES.get(replica.state, "warn"), replica.state),
             phase=Badge(SHARD_TONES.get(shard.phase, "warn"), shard.phase),
         )
@@ -125,7 +125,7 @@ def _port(port: Port, fabric: str | None) -> PortRow:
         port=port,
         name=f"{port.adapter}:{port.port}",
         fabric=fabric,
-        href=fabric_href(fabric) if fabric is not None else None,
+        href=fabric_url(fabric) if fabric is not None else None,
         state=Badge(tone if port.state else "quiet", port.state or "unknown"),
         errors=[
             (name, counter_text(name, count))

@@ -12,12 +12,13 @@ from starlette.routing import Route
 from llmgw.messages.admin import HistoryEntry, NodeView
 from llmgw.server.admin import border
 from llmgw.server.admin.backend import AdminBackend, AdminError
+from llmgw.server.pages.addresses import node_url
 from llmgw.server.pages.changes import SAID, read_change, shown_again
 from llmgw.server.pages.handlers import as_page
 from llmgw.server.pages.node_facts import gpu_rows, port_rows, running_on, shared_facts
 from llmgw.server.pages.node_list import find_nodes
 from llmgw.server.pages.node_words import node_badges
-from llmgw.server.pages.places import Places, node_href
+from llmgw.server.pages.places import Places
 from llmgw.server.pages.problems import group_problems
 from llmgw.server.pages.rendering import page
 from llmgw.server.store.errors import StoreError
@@ -88,17 +89,17 @@ def node_routes(backend: AdminBackend) -> list[Route]:
     async def drain(request: Request) -> Response:
         form, name = await read_change(request), border.node_id(request)
         done = await backend.drain(name, force=form.get(FORCE) == "yes", by=request.state.by)
-        return shown_again(request, node_href(name), done)
+        return shown_again(request, node_url(name), done)
 
     async def undrain(request: Request) -> Response:
         await read_change(request)
         name = border.node_id(request)
-        return shown_again(request, node_href(name), await backend.undrain(name, by=request.state.by))
+        return shown_again(request, node_url(name), await backend.undrain(name, by=request.state.by))
 
     async def cordon(request: Request) -> Response:
         await read_change(request)
         name, cordoned = border.node_id(request), request.url.path.endswith("/cordon")
-        return shown_again(request, node_href(name), await backend.cordon(name, cordoned, by=request.state.by))
+        return shown_again(request, node_url(name), await backend.cordon(name, cordoned, by=request.state.by))
 
     there = "/admin/nodes/{node}"
     return [

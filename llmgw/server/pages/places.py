@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from urllib.parse import quote
 
 from llmgw.messages.admin import ModelView, NodeView, ReplicaView
 from llmgw.messages.topology import FabricSummary
+from llmgw.server.pages.addresses import fabric_url, model_url, node_url, replica_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,16 @@ class Places:
         """The places of a fleet."""
         exact: dict[str, tuple[str, str]] = {}
         for fabric in fabrics:
-            page = fabric_href(fabric.id)
+            page = fabric_url(fabric.id)
             # Two physical fabrics under one name: the list tells them apart.
             for name in {", ".join(fabric.names) or fabric.id, *fabric.names}:
                 exact[name] = ("FABRIC", "/admin/fabrics" if name in exact else page)
         for model in models:
-            exact[model.name] = ("MODEL", model_href(model.name))
+            exact[model.name] = ("MODEL", model_url(model.name))
             for profile in model.profiles:
-                exact[f"{model.name}/{profile.name}"] = ("MODEL", model_href(model.name))
+                exact[f"{model.name}/{profile.name}"] = ("MODEL", model_url(model.name))
         for replica in replicas:
-            exact[replica.replica_id] = ("REPLICA", model_href(replica.model))
+            exact[replica.replica_id] = ("REPLICA", replica_url(replica.replica_id))
         return cls(exact, frozenset(node.node_id for node in nodes))
 
     def find(self, where: str) -> Place:
@@ -58,20 +58,5 @@ class Places:
             return Place(where, href=href, kind=kind)
         node, _, rest = where.partition(" ")
         if node in self._nodes:
-            return Place(node, rest, node_href(node), "NODE")
+            return Place(node, rest, node_url(node), "NODE")
         return Place(where)
-
-
-def node_href(node_id: str) -> str:
-    """The page of a node."""
-    return f"/admin/nodes/{quote(node_id, safe='')}"
-
-
-def model_href(name: str) -> str:
-    """The page of a model; names hold slashes."""
-    return f"/admin/models/{quote(name)}"
-
-
-def fabric_href(fabric_id: str) -> str:
-    """The page of a fabric, by its id or its name."""
-    return f"/admin/fabrics/{quote(fabric_id, safe='')}"

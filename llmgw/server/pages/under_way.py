@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from llmgw.messages.admin import NodeView
 from llmgw.messages.upgrade_views import GOOD, OVER, UpgradeView
-from llmgw.server.pages.places import node_href
+from llmgw.server.pages.addresses import node_url
 
 DRAINS_SHOWN_MAX = 12
 
@@ -49,7 +49,7 @@ def _drain(node: NodeView) -> Doing:
         if node.drain_left:
             what += f", {len(node.drain_left)} of them cannot be moved"
     details = [*node.drain_left, *node.drain_waits]
-    return Doing(node.node_id, what, node_href(node.node_id), bool(node.drain_left), details)
+    return Doing(node.node_id, what, node_url(node.node_id), bool(node.drain_left), details)
 
 
 def _upgrade(upgrade: UpgradeView) -> Doing:
