@@ -110,8 +110,9 @@ def _note(node: NodeView, counts: Counter[GpuState]) -> tuple[Tone, str]:
         return state.tone, state.word
     if counts["broken"]:
         return "bad", f"{counts['broken']} broken"
-    if any(finding.severity == "error" for finding in node.findings):
-        return "bad", "error"
+    errors = sum(finding.severity == "error" for finding in node.findings)
+    if errors:
+        return "bad", f"{errors} error{'' if errors == 1 else 's'}"
     if node.draining:
         return "warn", "draining"
     if counts["held"]:
@@ -122,7 +123,7 @@ def _note(node: NodeView, counts: Counter[GpuState]) -> tuple[Tone, str]:
 
 
 def _title(node: NodeView, counts: Counter[GpuState]) -> str:
-    """`8 GPUs: 6 in use (62 % busy), 1 free, 1 broken; cordoned`."""
+    """`8 GPUs: 6 in use (62 % busy), 1 free, 1 broken; cordoned; gpu-unusable`."""
     if not node.gpus:
         said = "no GPUs"
     else:
@@ -137,4 +138,5 @@ def _title(node: NodeView, counts: Counter[GpuState]) -> str:
             parts[0] += f" ({sum(busy) / len(busy):.0f} % busy)"
         said = f"{len(node.gpus)} GPU{'' if len(node.gpus) == 1 else 's'}: {', '.join(parts)}"
     marks = [badge.word for badge in node_badges(node) if badge.word != "ready"]
-    return "; ".join([said, *marks])
+    found = sorted({finding.check for finding in node.findings if finding.severity != "info"})
+    return "; ".join([said, *marks, *found])

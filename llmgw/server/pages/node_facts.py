@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from llmgw.hardware.counters import counter_text
 from llmgw.messages.admin import NodeView, ReplicaView, ShardView
 from llmgw.messages.agent import Gpu, Port
-from llmgw.server.pages.addresses import fabric_url, model_url
 from llmgw.server.pages.node_words import GPU_TONES, Badge, Tone, gpu_states
 
 # Of `counters` and `hw_counters` (Documentation/ABI/stable/sysfs-class-infiniband, and those of mlx5): what
 # counts faults. The rest counts traffic.
 _ERRORS = re.compile(r"(?:^|_)(?:err|errors?|discards|dropped|downed|recovery|out_of_\w+)(?:_|$)")
-
-SHARD_TONES: Mapping[str, Tone] = {"ready": "good", "failed": "bad", "lost": "bad", "stopped": "quiet"}
-REPLICA_TONES: Mapping[str, Tone] = {"ready": "good", "failed": "bad"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +22,6 @@ class Running:
 
     replica: ReplicaView
     shard: ShardView
-    href: str
-    """The page of its model."""
-    state: Badge
-    phase: Badge
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +42,13 @@ class PortRow:
     port: Port
     name: str
     fabric: str | None
-    href: str | None
     state: Badge
     errors: list[tuple[str, str]]
 
 
 def running_on(node_id: str, replicas: Iterable[ReplicaView]) -> list[Running]:
     """The shards that sit on a node, as the replicas tell them."""
-    return [
-        Running(
-            replica=replica,
-            shard=shard,
-            href=model_url(replica.model),
-            state=Badge(REPLICA_TONES.get(replica.state, "warn"), replica.state),
-            phase=Badge(SHARD_TONES.get(shard.phase, "warn"), shard.phase),
-        )
-        for replica in replicas
-        for shard in replica.shards
-        if shard.node == node_id
-    ]
+    return [Running(replica, shard) for replica in replicas for shard in replica.shards if shard.node == node_id]
 
 
 def gpu_rows(node: NodeView, running: Iterable[Running]) -> list[GpuRow]:
@@ -125,7 +105,6 @@ def _port(port: Port, fabric: str | None) -> PortRow:
         port=port,
         name=f"{port.adapter}:{port.port}",
         fabric=fabric,
-        href=fabric_url(fabric) if fabric is not None else None,
         state=Badge(tone if port.state else "quiet", port.state or "unknown"),
         errors=[
             (name, counter_text(name, count))

@@ -43,10 +43,12 @@ class Places:
             # Two physical fabrics under one name: the list tells them apart.
             for name in {", ".join(fabric.names) or fabric.id, *fabric.names}:
                 exact[name] = ("FABRIC", "/admin/fabrics" if name in exact else page)
+        models = list(models)
         for model in models:
-            exact[model.name] = ("MODEL", model_url(model.name))
             for profile in model.profiles:
                 exact[f"{model.name}/{profile.name}"] = ("MODEL", model_url(model.name))
+        # A model `org/chat` is not the profile `chat` of a model `org`.
+        exact |= {model.name: ("MODEL", model_url(model.name)) for model in models}
         for replica in replicas:
             exact[replica.replica_id] = ("REPLICA", replica_url(replica.replica_id))
         return cls(exact, frozenset(node.node_id for node in nodes))

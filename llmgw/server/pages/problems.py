@@ -18,10 +18,20 @@ LISTED_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One finding and its place."""
+    """One finding, its place, and what it says beside that."""
 
     place: Place
+    what: str
     finding: Finding
+
+    @classmethod
+    def of(cls, finding: Finding, places: Places) -> Told:
+        """Sentences often begin with the place that stands before them."""
+        place, what = places.find(finding.where), finding.what
+        for part in (place.name, place.rest):
+            if part and what.startswith(f"{part} "):
+                what = what[len(part) + 1 :]
+        return cls(place, what, finding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,7 @@ def group_problems(findings: Iterable[Finding], places: Places) -> list[Problem]
     problems: list[Problem] = []
     for (severity, check), members in groups.items():
         if len(members) <= ALONE_MAX:
-            problems += [_alone(Told(places.find(finding.where), finding)) for finding in members]
+            problems += [_alone(Told.of(finding, places)) for finding in members]
         else:
             problems.append(_together(check, severity, members, places))
     return sorted(problems, key=lambda problem: SEVERITIES.index(problem.severity))
@@ -68,30 +78,25 @@ def count_severities(findings: Iterable[Finding]) -> dict[str, int]:
 
 def _alone(told: Told) -> Problem:
     finding = told.finding
-    return Problem(finding.check, finding.severity, finding.what, finding.why, finding.remedy, True, [told], 1)
+    return Problem(finding.check, finding.severity, told.what, finding.why, finding.remedy, True, [told], 1)
 
 
 def _together(check: str, severity: str, members: list[Finding], places: Places) -> Problem:
-    first = Told(places.find(members[0].where), members[0])
-    what, remedy = _general(first.finding.what, first.place), _general(first.finding.remedy, first.place)
-    alike = True
-    for finding in members:
-        place = places.find(finding.where)
-        if (_general(finding.what, place), _general(finding.remedy, place), finding.why) != (
-            what, remedy, first.finding.why,
-        ):  # fmt: skip
-            alike = False
-            break
-    listed = [Told(places.find(finding.where), finding) for finding in members[:LISTED_MAX]]
-    if not alike:
-        what, remedy = first.finding.what, first.finding.remedy
-    return Problem(check, severity, what, first.finding.why, remedy, alike, listed, len(members))
+    told = [Told.of(finding, places) for finding in members]
+    alike = len({_general(each) for each in told}) == 1
+    first = told[0]
+    what, why, remedy = _general(first) if alike else (first.what, first.finding.why, first.finding.remedy)
+    return Problem(check, severity, what, why, remedy, alike, told[:LISTED_MAX], len(told))
 
 
-def _general(text: str, place: Place) -> str:
-    """The sentence without its place: equal for all nodes that have the same problem."""
-    text = _without(text, place.name, place.kind or "…")
-    return _without(text, place.rest, "…") if place.rest else text
+def _general(told: Told) -> tuple[str, str, str]:
+    """What, why and remedy without their place: equal for all nodes that have the same problem."""
+    said = told.finding.what, told.finding.why, told.finding.remedy
+    place = told.place
+    for name, word in ((place.name, place.kind or "…"), (place.rest, "…")):
+        if name:
+            said = _without(said[0], name, word), _without(said[1], name, word), _without(said[2], name, word)
+    return said
 
 
 def _without(text: str, name: str, word: str) -> str:
