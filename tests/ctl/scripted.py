@@ -397,7 +397,7 @@ class ScriptedBackend:
         self.tokens_known = {TOKEN: "first"}
         self.keys = ScriptedKeys(self)
         self.recent = ScriptedRecent(["org/chat-large", "chat-small"])
-        self.news = News()
+        self.news = News("e1")
         self.authenticated = 0
         self.settling = False
         self.problems = [
