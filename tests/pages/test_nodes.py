@@ -264,14 +264,25 @@ def test_what_others_named_stays_text(visitor: Visitor, backend: ScriptedBackend
         port_guid=hostile, bond=hostile, counters={f"{hostile}_errors": 7},
     )  # fmt: skip
     found = Finding(check=hostile, severity="error", where="node01 x", what=hostile, why=hostile, remedy=hostile)
+    offer = FabricOffer(name=hostile, adapters=[hostile], reason=hostile)
     backend.nodes_known = [
         node(
-            "node01", state=hostile, reason=hostile, version=hostile, address=hostile,
-            gpus=[gpu, big_gpu("n", 1, 1)], ports=[port], port_fabrics={f"{hostile}:1": hostile}, engines=[hostile], findings=[found] * 5,
-            fabrics=[FabricOffer(name=hostile, adapters=[hostile], reason=hostile)], draining=True,
-            drain_left=[hostile], drain_waits=[hostile],
+            "node01",
+            state=hostile,
+            reason=hostile,
+            version=hostile,
+            address=hostile,
+            gpus=[gpu, big_gpu("n", 1, 1)],
+            ports=[port],
+            port_fabrics={f"{hostile}:1": hostile},
+            fabrics=[offer],
+            engines=[hostile],
+            findings=[found] * 5,
+            draining=True,
+            drain_left=[hostile],
+            drain_waits=[hostile],
         )
-    ]  # fmt: skip
+    ]
     shards = [msgspec.structs.replace(replica("r").shards[0], reason=hostile, phase=hostile, node="node01")]
     backend.replicas_known = [
         replica(hostile, model=hostile, profile=hostile, fabric=hostile, state=hostile, shards=shards)
