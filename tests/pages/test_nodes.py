@@ -230,7 +230,7 @@ def test_a_drain_says_what_is_left_and_why(visitor: Visitor, backend: ScriptedBa
     said = words(read(visitor, "/admin/nodes/node01"))
     assert "Draining 1 replica left ▲ Cannot be moved" in said
     assert "big-1: no node has room On its way: small-2: its requests run out" in said
-    assert "Undrain Force the drain…" in said
+    assert "Undrain Force the drain… What cannot be moved is stopped too" in said
     assert "Drained Nothing runs here." in words(read(visitor, "/admin/nodes/node02"))
 
 
