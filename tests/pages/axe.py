@@ -1,7 +1,7 @@
 """Looks for barriers on pages with axe-core (npm): names, roles, contrast, keyboard. Pages are added to `PAGES`.
 
-axe-core is not part of this repository: `npm install --no-save axe-core` puts it into node_modules, or `LLMGW_AXE`
-names the file `axe.min.js`.
+axe-core is not part of this repository: `npm install --no-save axe-core` puts it into node_modules, or
+`LLMGW_AXE` names the file `axe.min.js`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every page in both themes and at both widths: no barriers, nothing that sticks out, and a picture of it is kept."""
+"""Every page in both themes and at both widths: no barriers, nothing that sticks out; pictures are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open pages in a real Chromium keep up: what changes is changed in place, and whatever somebody does there stays."""
+"""Open pages in a real Chromium keep up: what changes is changed in place, and what somebody does there stays."""
 
 from __future__ import annotations
 
@@ -57,7 +57,6 @@ def test_what_changes_is_seen_without_loading_the_page_again(
         backend.news.happen()
         opened.page.locator(".findings li", has_text="it is another now").wait_for()
         assert opened.ask("return window.mark === document.querySelector('.findings li')"), "changed in place"
-        assert "It is" not in opened.page.locator(f"#fresh").inner_text()
         # Finding after finding: the last one stands there in the end, and the page was asked for now and then.
         before = asked(opened)
         for number in range(200):
@@ -85,11 +84,23 @@ def test_whatever_somebody_does_on_a_page_stays(
         assert opened.ask("return getSelection().toString()") == selected
 
 
+# `made` is a tree of a text, as the server's answer is; `morph` changes one into another.
+MORPH = (
+    f"const {{ morph }} = await import({json.dumps(asset_url('morph.js'))});"
+    + """
+  const made = (text) => {
+    return new DOMParser().parseFromString(`<main>${text}</main>`, "text/html").querySelector("main");
+  };
+  const old = document.importNode(made(it.old), true);
+  document.body.append(old);
+"""
+)
+
 MORPHS = [
     ("texts and attributes", '<p class="a">1</p>', '<p class="b" title="t">2</p>', None),
     ("what goes", "<p>1</p><ul><li>a</li></ul><p>2</p>", "<p>2</p>", None),
     ("what comes", "<p>2</p>", "<h2>1</h2><p>2</p><!-- c -->x<ul></ul>", None),
-    ("by id", '<i id="a">1</i><i id="b">2</i><i id="c">3</i>', '<i id="c">3</i><i id="a">0</i><i id="d">4</i>', None),
+    ("by id", '<i id="a">1</i><i id="b">2</i><i id="c">3</i>', '<i id="c">3</i><i id="a">0</i><i id="d"/>', None),
     ("ids among others", '<b>1</b><i id="a">2</i> <b>3</b>', '<i id="a">2</i> <b>3</b><b>1</b>', None),
     ("a new first", "<p>2</p><p>3</p>", "<p>1</p><p>2</p><p>3</p>", None),
     ("a last that goes", "<p>1</p><p>2</p>", "<p>1</p>", None),
@@ -97,7 +108,7 @@ MORPHS = [
     ("all of it", "", "<p>1</p>", None),
     ("another tag", '<p id="a">1</p>', '<div id="a">1</div>', None),
     ("a drawing", '<svg><path d="M0 0"/></svg>', '<svg viewBox="0 0 1 1"><path d="M1 1"/><g/></svg>', None),
-    ("a form with a field named id", '<form><input name="id"></form>', '<form><input name="id"><b></b></form>', None),
+    ("a field named id", '<form><input name="id"></form>', '<form><input name="id"><b></b></form>', None),
     ("a bar", '<progress max="9" value="1"></progress>', '<progress max="9" value="5"></progress>', None),
     (
         "what is kept",
@@ -113,17 +124,13 @@ MORPHS = [
 def test_a_page_changes_into_another_where_they_differ(browser: Any, served: ServedAdmin) -> None:
     with Opened(browser, served, "/admin") as opened:
         for what, old, told, becomes in MORPHS:
-            script = f"""
-              const {{ morph }} = await import({json.dumps(asset_url("morph.js"))});
-              const made = (text) => new DOMParser().parseFromString(`<main>${{text}}</main>`, "text/html").querySelector("main");
-              const old = document.importNode(made(it.old), true);
-              document.body.append(old);
+            script = """
               morph(old, made(it.told));
               const is = old.innerHTML;
               old.remove();
               return [is, made(it.becomes ?? it.told).innerHTML];
             """
-            is_now, wanted = opened.ask(script, {"old": old, "told": told, "becomes": becomes})
+            is_now, wanted = opened.ask(MORPH + script, {"old": old, "told": told, "becomes": becomes})
             assert is_now == wanted, what
 
 
@@ -141,11 +148,7 @@ def test_fields_focus_and_scroll_positions_survive_a_change_of_order(browser: An
       <input id="box" type="checkbox"><input id="word" type="hidden" value="b">
       <select id="one"><option>a</option><option>b</option></select>
       <select id="two"><option selected>a</option><option>b</option></select>"""
-    script = f"""
-      const {{ morph }} = await import({json.dumps(asset_url("morph.js"))});
-      const made = (text) => new DOMParser().parseFromString(`<main>${{text}}</main>`, "text/html").querySelector("main");
-      const old = document.importNode(made(it.old), true);
-      document.body.append(old);
+    script = """
       const at = (id) => document.getElementById(id);
       at("long").value = "mine";
       at("box").checked = true;
@@ -156,11 +159,11 @@ def test_fields_focus_and_scroll_positions_survive_a_change_of_order(browser: An
       at("typed").setSelectionRange(1, 3);
       morph(old, made(it.told));
       const fields = ["typed", "same", "long", "word", "one", "two"].map((id) => at(id).value);
-      return [...fields, at("box").checked, document.activeElement.id, at("typed").selectionStart, at("table").scrollLeft,
-        old.firstElementChild.id, at("table").textContent.endsWith("last")];
+      return [...fields, at("box").checked, document.activeElement.id, at("typed").selectionStart,
+        at("table").scrollLeft, old.firstElementChild.id, at("table").textContent.endsWith("last")];
     """
     with Opened(browser, served, "/admin") as opened:
-        assert opened.ask(script, {"old": old, "told": told}) == [
+        assert opened.ask(MORPH + script, {"old": old, "told": told}) == [
             "mine", "b", "mine", "b", "b", "a", True, "typed", 1, 300, "table", True,
         ]  # fmt: skip
 
