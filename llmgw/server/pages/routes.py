@@ -9,7 +9,7 @@ from starlette.routing import Route
 from llmgw.server.admin.auth import TokenCheck
 from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.pages.assets import PREFIX, serve_asset
-from llmgw.server.pages.events import Events
+from llmgw.server.pages.events import EventLimits, Events
 from llmgw.server.pages.fabric_pages import fabric_routes
 from llmgw.server.pages.handlers import as_page
 from llmgw.server.pages.history_pages import history_routes
@@ -22,11 +22,16 @@ from llmgw.server.pages.sessions import BrowserSessions
 
 
 def page_routes(
-    backend: AdminBackend, sessions: BrowserSessions, check: TokenCheck, *, secure: bool
+    backend: AdminBackend,
+    sessions: BrowserSessions,
+    check: TokenCheck,
+    *,
+    secure: bool,
+    event_limits: EventLimits | None = None,
 ) -> list[Route]:
     """All of them; `Guard` stands before them as it does before the API."""
     login = Login(backend, sessions, check, secure=secure)
-    events = Events(backend, sessions, secure=secure)
+    events = Events(backend, sessions, secure=secure, limits=event_limits)
     return [
         Route("/", _to_admin, methods=["GET"]),
         Route(f"{PREFIX}/{{version}}/{{name:path}}", serve_asset, methods=["GET"]),
