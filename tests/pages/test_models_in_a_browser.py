@@ -250,8 +250,11 @@ def test_every_page_fits_a_telephone_and_a_wide_screen(
     growing.text = f"INFO loading {'weights ' * 80}\nWARNING \x1b[33mslow\x1b[0m\n" * 20
     growing.over = True
     backend.replicas_known = [
-        busy_replica(), busy_replica("chat-large-old", outdated=True), failed_replica(), *backend.replicas_known[1:]
-    ]  # fmt: skip
+        busy_replica(),
+        busy_replica("chat-large-old", outdated=True),
+        failed_replica(),
+        *backend.replicas_known[1:],
+    ]
     seen.page.emulate_media(color_scheme=scheme)
     pages = {
         "models": "/admin/models",
