@@ -78,6 +78,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     gpus_in_use: list[int] = []
     fabrics: list[FabricOffer] = []
     ports: list[Port] = []
+    port_fabrics: dict[str, str] = {}
+    """Port (`mlx5_0:1`) → the fabric that it carries, or carried last before it went down."""
     engines: list[str] = []
     replicas: list[str] = []
     findings: list[Finding] = []

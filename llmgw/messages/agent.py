@@ -96,6 +96,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     usable: bool = True
     reason: str | None = None
     """Why it is not usable, as a sentence; None when it is."""
+    unusable_kind: str | None = None
+    """`broken`, `held` (others hold its memory) or `skipped` (by the configuration); None when it is usable, or
+    its agent does not tell."""
 
     @property
     def nvlink_peers(self) -> list[int] | None:

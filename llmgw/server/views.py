@@ -124,6 +124,11 @@ def _node(hub: Hub, node: Node, used: set[str], replicas: set[str], moving: Mapp
         gpus_in_use=sorted(gpu.index for gpu in node.gpus if gpu.uuid in used),
         fabrics=node.inventory.fabrics,
         ports=node.inventory.ports,
+        port_fabrics={
+            f"{port.adapter}:{port.port}": name
+            for port in node.inventory.ports
+            if (name := hub.ports.name_of(node.node_id, port.adapter, port.port)) is not None
+        },
         engines=[
             f"{offer.name} ({offer.problem})" if offer.problem else offer.name for offer in node.inventory.engines
         ],

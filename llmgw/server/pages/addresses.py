@@ -27,6 +27,11 @@ def replica_url(replica_id: str) -> str:
     return f"/admin/replicas/{quote(replica_id, safe=':@+')}"
 
 
+def fabric_url(name: str) -> str:
+    """The drawing of a fabric, by its id or its name."""
+    return f"/admin/fabrics/{quote(name, safe='')}"
+
+
 def subject_url(entry: HistoryEntry) -> str | None:
     """The page of what an entry of the history is about; None where there is none."""
     if entry.kind == "node" or entry.nodes == [entry.subject]:
@@ -34,7 +39,7 @@ def subject_url(entry: HistoryEntry) -> str | None:
     if entry.kind == "replica" or entry.event == RESTART_ASKED:
         return replica_url(entry.subject)
     if entry.kind == "fabric":
-        return f"/admin/fabrics/{quote(entry.subject, safe='')}"
+        return fabric_url(entry.subject)
     return model_url(entry.model) if entry.model else None
 
 
@@ -42,6 +47,7 @@ LINKS: dict[str, Callable[[Any], str | None]] = {
     "model_url": model_url,
     "node_url": node_url,
     "replica_url": replica_url,
+    "fabric_url": fabric_url,
     "subject_url": subject_url,
 }
 """Filters of the templates."""

@@ -22,6 +22,7 @@ from llmgw.server.pages.addresses import LINKS
 from llmgw.server.pages.assets import asset_url
 from llmgw.server.pages.numbers import FILTERS
 from llmgw.server.pages.plain_text import plain_line
+from llmgw.server.pages.sayings import pieces
 from llmgw.server.pages.times import ago, iso, utc, without_now
 
 PAGE_HEADERS = {
@@ -66,7 +67,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.globals.update(asset=asset_url, nav_pages=PAGES, version=llmgw.__version__)
     environment.filters.update(FILTERS, **LINKS, plain_line=plain_line)
-    environment.filters.update(utc=utc, iso=iso, ago=ago)
+    environment.filters.update(utc=utc, iso=iso, ago=ago, pieces=pieces)
     return environment
 
 

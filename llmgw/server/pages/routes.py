@@ -15,6 +15,7 @@ from llmgw.server.pages.handlers import as_page
 from llmgw.server.pages.history_pages import history_routes
 from llmgw.server.pages.login import Login
 from llmgw.server.pages.model_pages import model_routes
+from llmgw.server.pages.node_pages import node_routes
 from llmgw.server.pages.overview import overview_routes
 from llmgw.server.pages.rendering import PAGE_HEADERS, error_page
 from llmgw.server.pages.replica_pages import replica_routes
@@ -40,6 +41,7 @@ def page_routes(
         Route("/admin/logout", as_page(login.log_out), methods=["POST"]),
         *events.routes(),
         *overview_routes(backend),
+        *node_routes(backend),
         *fabric_routes(backend),
         *model_routes(backend),
         *replica_routes(backend),
