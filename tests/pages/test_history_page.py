@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import html
 import re
-import sqlite3
-import time
-from pathlib import Path
 
 import pytest
 
 from llmgw.messages.admin import HistoryEntry
 from llmgw.server.pages.history_pages import ENTRIES_SHOWN
-from llmgw.server.store import reads
-from llmgw.server.store.engine import migrating_engine
-from llmgw.server.store.migrate import prepare
 from tests.ctl.scripted import STARTED_AT, ScriptedBackend, ServedAdmin
 from tests.pages.models import BREAKOUT, SCRIPT, entries, keep_history
 from tests.pages.visitor import Visitor

@@ -19,7 +19,10 @@ from llmgw.server.catalog_owner import NEEDS_CONFIRMATION
 from llmgw.server.pages.addresses import model_url
 from llmgw.server.pages.changes import SAID, read_change, shown_again
 from llmgw.server.pages.handlers import as_page, sentence
-from llmgw.server.pages.model_facts import charts_of, profiles_of
+from llmgw.server.pages.model_facts import charts_of, findings_of, limits_of, profiles_of
+from llmgw.server.pages.model_rows import model_rows
+from llmgw.server.pages.places import Places
+from llmgw.server.pages.problems import group_problems
 from llmgw.server.pages.rendering import page
 
 ENTRIES_SHOWN = 20
@@ -41,10 +44,12 @@ def model_routes(backend: AdminBackend) -> list[Route]:
 
     async def models(request: Request) -> Response:
         border.only_parameters(request, SAID)
-        rates = {each.model: each for each in backend.recent.rates()}
-        none = ModelRates(model="", window_s=1.0)
+        rates = backend.recent.rates()
         return page(
-            request, "models.html", models=[(each, rates.get(each.name, none)) for each in backend.models()]
+            request,
+            "models.html",
+            models=model_rows(backend.models(), rates),
+            window_s=rates[0].window_s if rates else None,
         )
 
     async def model(request: Request) -> Response:
@@ -94,12 +99,17 @@ async def _shown(
     view = models.get(name) or ModelView(name=name)
     nothing = ModelRates(model=name, window_s=1.0)
     why = backend.explain(name).profiles if view.profiles else []
+    catalog = await backend.catalog.view(None)
     return page(
         request,
         "model.html",
         status,
         model=view,
         gone=name not in models,
+        problems=group_problems(
+            findings_of(backend.server().problems, view, replicas), Places.of([], replicas, [view], [])
+        ),
+        limits=limits_of(catalog.models, name),
         profiles=profiles_of(view, why, replicas),
         replicas=replicas,
         rates=next((each for each in backend.recent.rates() if each.model == name), nothing),
