@@ -56,7 +56,13 @@ def page(request: Request, template: str, status: int = 200, **facts: Any) -> Re
 
 def error_page(request: Request, status: int, message: str) -> Response:
     """A refusal as a page: what happened, and the way back."""
+    request.state.sentence = message  # for the audit log
     return page(request, "error.html", status, message=message, code=status)
+
+
+def sentence(message: str) -> str:
+    """The API's words as a sentence on a page."""
+    return f"{message[:1].upper()}{message[1:].rstrip('.')}."
 
 
 def utc(at: float) -> str:

@@ -9,6 +9,7 @@ from starlette.routing import Route
 from llmgw.server.admin.auth import TokenCheck
 from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.pages.assets import PREFIX, serve_asset
+from llmgw.server.pages.audit_page import audit_routes
 from llmgw.server.pages.fabric_pages import fabric_routes
 from llmgw.server.pages.handlers import as_page
 from llmgw.server.pages.login import Login
@@ -30,6 +31,7 @@ def page_routes(
         Route("/admin/logout", as_page(login.log_out), methods=["POST"]),
         *overview_routes(backend),
         *fabric_routes(backend),
+        *audit_routes(backend),
         Route("/admin/{rest:path}", as_page(_nothing), methods=["GET"]),
     ]
 
