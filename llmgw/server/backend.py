@@ -106,6 +106,7 @@ class Backend:
         self.usage = UsageKnown(store)
         self.recent = RecentKnown(hub)
         self.audit = AuditBook(store, hub.clock.wall)
+        self.news = hub.news
         self.upgrades = upgrades
         self._started_at = started_at
         self._routers = routers

@@ -37,6 +37,7 @@ from llmgw.messages.recent_views import ModelRates, ModelSeries, RequestView
 from llmgw.messages.topology import FabricSummary, TopologyView
 from llmgw.messages.upgrade_views import StartUpgrade, UpgradeView
 from llmgw.messages.usage_views import UsageView
+from llmgw.server.news import News
 
 
 class AdminError(Exception):
@@ -249,6 +250,11 @@ class AdminBackend(Protocol):
 
     @property
     def audit(self) -> AdminAudit: ...
+
+    @property
+    def news(self) -> News:
+        """That something of all this may have changed."""
+        ...
 
     def server(self) -> ServerView: ...
 

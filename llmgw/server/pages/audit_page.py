@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -34,7 +35,8 @@ def audit_routes(backend: AdminBackend) -> list[Route]:
             request,
             "audit.html",
             entries=entries,
-            chosen=chosen,
+            chosen={name: chosen.get(name, "") for name in FILTERS},
+            filtered=bool(chosen),
             names=sorted(token.name for token in await backend.tokens()),
             newest=_address(PATH, chosen) if query.get("before") else None,
             older=None if older is None else _address(PATH, older),
@@ -44,5 +46,5 @@ def audit_routes(backend: AdminBackend) -> list[Route]:
     return [Route(PATH, as_page(audit), methods=["GET"])]
 
 
-def _address(path: str, query: dict[str, object]) -> str:
+def _address(path: str, query: Mapping[str, object]) -> str:
     return f"{path}?{urlencode(query, errors='replace')}" if query else path
