@@ -25,7 +25,7 @@ _TOKEN = re.compile(r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
 
 def _plain(value: Any) -> str:
     if value is None:
-        return "none"
+        return "any"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)[:TEXT_CHARS_MAX] if isinstance(value, (str, int, float)) else "…"
@@ -82,7 +82,7 @@ def wish_of(route: str, path_params: Mapping[str, Any], query: bytes, kind: str,
                 subject += f"/{fields.pop('profile')}"
         elif route.startswith("/api/v1/catalog"):
             subject = "catalog"
-    # What is not said, or no, is worth no word; what is none is, where a limit is taken away.
+    # What is not said, or no, is worth no word; null is, where a limit is taken away.
     told = [
         f"{name} {shown(fields[name])}"
         for name, shown in SHOWN.items()

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 import llmgw
 from llmgw.server.admin.answers import GZIP_BYTES_MIN, GZIP_LEVEL, takes_gzip
 from llmgw.server.pages.assets import asset_url
+from llmgw.server.pages.readable import as_path, readable
 from llmgw.server.pages.times import ago, iso, utc, without_now
 
 PAGE_HEADERS = {
@@ -57,12 +58,13 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("llmgw.server.pages"),
         autoescape=True,
+        finalize=readable,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.globals.update(asset=asset_url, nav_pages=PAGES, version=llmgw.__version__)
-    environment.filters.update(utc=utc, iso=iso, ago=ago)
+    environment.filters.update(utc=utc, iso=iso, ago=ago, urlencode=as_path)
     return environment
 
 
