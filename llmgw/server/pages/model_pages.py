@@ -18,12 +18,12 @@ from llmgw.server.admin.writes import REPLICAS_MAX
 from llmgw.server.catalog_owner import NEEDS_CONFIRMATION
 from llmgw.server.pages.addresses import model_url
 from llmgw.server.pages.changes import SAID, read_change, shown_again
-from llmgw.server.pages.handlers import as_page, sentence
+from llmgw.server.pages.handlers import as_page
 from llmgw.server.pages.model_facts import charts_of, findings_of, limits_of, profiles_of
 from llmgw.server.pages.model_rows import model_rows
 from llmgw.server.pages.places import Places
 from llmgw.server.pages.problems import group_problems
-from llmgw.server.pages.rendering import page
+from llmgw.server.pages.rendering import page, sentence
 
 ENTRIES_SHOWN = 20
 TYPED_CHARS_MAX = 20
@@ -78,6 +78,7 @@ def model_routes(backend: AdminBackend) -> list[Route]:
                 said=sentence(error.message),
                 confirmable=error.code == NEEDS_CONFIRMATION,
             )
+            request.state.sentence = refused.said  # for the audit log
             return await _shown(request, backend, name, error.status, refused)
         return shown_again(request, model_url(name), done)
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, select
 from llmgw.fleet.lives import Life
 from llmgw.messages.admin import HistoryEntry
 from llmgw.messages.fabric_test_views import FabricTestResult
-from llmgw.server.store import fabric_rows, key_rows, schema, writes
+from llmgw.server.store import audit_rows, fabric_rows, key_rows, schema, writes
 from llmgw.server.store.records import (
     FABRIC_TESTS_KEPT,
     CatalogRevision,
@@ -45,6 +45,7 @@ def begin_epoch(connection: Connection, now: float, version: str) -> Kept:
         fabric_tests=deque(_fabric_tests(connection), maxlen=FABRIC_TESTS_KEPT),
         physical_fabrics=fabric_rows.known_fabrics(connection),
         api_keys=key_rows.kept_keys(connection),
+        audit_last_id=audit_rows.last_id(connection),
     )
 
 
