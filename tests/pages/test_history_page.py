@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import html
 import re
+import sqlite3
+from pathlib import Path
 
 import pytest
 
 from llmgw.messages.admin import HistoryEntry
 from llmgw.server.pages.history_pages import ENTRIES_SHOWN
+from llmgw.server.store import reads
+from llmgw.server.store.engine import migrating_engine
+from llmgw.server.store.migrate import prepare
 from tests.ctl.scripted import STARTED_AT, ScriptedBackend, ServedAdmin
 from tests.pages.models import BREAKOUT, SCRIPT, entries, keep_history
 from tests.pages.visitor import Visitor
 
-ROWS = 20_000
-PAGE_S_MAX = 1.0
+ROWS = 5_000
 
 
 @pytest.fixture
@@ -116,3 +120,56 @@ def test_entries_that_mean_harm_are_text(visitor: Visitor, backend: ScriptedBack
     assert shown(page) == [1]
     assert "<script>alert" not in page
     assert "<img src=x" not in page
+
+
+def fill(path: Path) -> None:
+    """Replicas of one model, and here and there a node and an operator."""
+    prepare(path, 1.0)
+    with sqlite3.connect(path) as connection:
+        connection.executemany(
+            "INSERT INTO history (at, kind, subject, event, reason, model, nodes)"
+            " VALUES (?, ?, ?, ?, '', ?, '[]')",
+            (
+                (number, "node", "node01", "ready", None)
+                if number % 10 == 0
+                else (number, "operator" if number == 55 else "replica", f"r{number % 400}", "ready", "org/m")
+                for number in range(1, ROWS + 1)
+            ),
+        )
+
+
+def test_pages_of_a_long_history_are_found_by_an_index_wherever_one_is_in_it(
+    visitor: Visitor, backend: ScriptedBackend, tmp_path: Path
+) -> None:
+    path = tmp_path / "llmgw.db"
+    fill(path)
+    plans: list[str] = []
+
+    async def history(**asked: object) -> list[HistoryEntry]:
+        with migrating_engine(path).connect() as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, sqlite3.Connection)
+            texts: list[str] = []
+            driver.set_trace_callback(texts.append)
+            found = reads.history(connection, **asked)  # type: ignore[arg-type]
+            driver.set_trace_callback(None)
+            question = next(text for text in texts if text.startswith("SELECT"))
+            plans.append(" ".join(row[3] for row in driver.execute(f"EXPLAIN QUERY PLAN {question}")))
+        return found
+
+    backend.history = history  # type: ignore[assignment, method-assign]
+    expected = {
+        "before=4000": ("INTEGER PRIMARY KEY (rowid<?)", list(range(3999, 3899, -1))),
+        "before=51": ("INTEGER PRIMARY KEY (rowid<?)", list(range(50, 0, -1))),
+        "kind=node&before=4001": ("ix_history_kind_id", list(range(4000, 3000, -10))),
+        "kind=operator&model=org/m": ("ix_history_model_kind_id", [55]),
+        "kind=node&model=org/m": ("ix_history_model_kind_id", []),
+        "subject=r77&before=900": ("ix_history_subject_id", [877, 477, 77]),
+        "subject=r77&kind=replica&model=org/m&before=500": ("ix_history_subject_id", [477, 77]),
+    }
+    for query, (index, ids) in expected.items():
+        page = visitor.http.get(f"/admin/history?{query}")
+        assert shown(page.text) == ids, query
+        assert index in plans[-1], f"{query}: {plans[-1]}"
+        assert "SCAN" not in plans[-1]
+        assert "TEMP B-TREE" not in plans[-1]

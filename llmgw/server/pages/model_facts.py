@@ -59,7 +59,7 @@ def findings_of(findings: list[Finding], model: ModelView, replicas: list[Replic
 
 def limits_of(models: list[dict[str, Any]], name: str) -> list[tuple[str, str]]:
     """The limits that a catalog sets for a model, as (key, words). `models` is the catalog as the API has it."""
-    limits = next((each.get("limits") or {} for each in models if each["name"] == name), {})
+    limits = next((each.get("limits") or {} for each in models if each.get("name") == name), {})
     words: dict[str, Callable[[Any], str]] = {
         "waiting": numbers.whole,
         "kv_cache": numbers.percent,

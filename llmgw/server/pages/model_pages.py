@@ -54,11 +54,11 @@ def model_routes(backend: AdminBackend) -> list[Route]:
 
     async def model(request: Request) -> Response:
         border.only_parameters(request, SAID)
-        return await _shown(request, backend, model_name(backend, request.path_params["name"]))
+        return await _shown(request, backend, model_name(backend, request.path_params["model"]))
 
     async def scale(request: Request) -> Response:
         form = await read_change(request)
-        name = model_name(backend, request.path_params["name"])
+        name = model_name(backend, request.path_params["model"])
         profile = border.plain_name(form.get("profile", ""), "profile")
         typed = form.get("replicas", "").strip()
         try:
@@ -84,8 +84,8 @@ def model_routes(backend: AdminBackend) -> list[Route]:
 
     return [
         Route("/admin/models", as_page(models), methods=["GET"]),
-        Route("/admin/models/{name:path}", as_page(model), methods=["GET"]),
-        Route("/admin/models/{name:path}", as_page(scale), methods=["POST"]),
+        Route("/admin/models/{model:path}", as_page(model), methods=["GET"]),
+        Route("/admin/models/{model:path}", as_page(scale), methods=["POST"]),
     ]
 
 
