@@ -437,6 +437,9 @@ class ScriptedBackend:
         self.news = News()
         self.authenticated = 0
         self.settling = False
+        self.problems = [
+            Finding(check="router-silent", severity="warning", where="router-1", what="it is silent")
+        ]
         self.broken = False
         self.nodes_known = [
             node("node01"),
@@ -531,7 +534,7 @@ class ScriptedBackend:
             listen="127.0.0.1:8080",
             routers=["router-1"],
             problems=[
-                Finding(check="router-silent", severity="warning", where="router-1", what="it is silent"),
+                *self.problems,
                 *(finding for node in self.nodes_known for finding in node.findings),
             ],
         )

@@ -116,11 +116,11 @@ def big_node(number: int, **changes: Any) -> NodeView:
     return NodeView(**(facts | changes))
 
 
-def big_gpu(name: str, index: int, number: int, **changes: Any) -> Gpu:
+def big_gpu(node: str, index: int, number: int, **changes: Any) -> Gpu:
     """A GPU as busy as its number says."""
     gpu = Gpu(
         index=index,
-        uuid=f"GPU-{name}-{index}",
+        uuid=f"GPU-{node}-{index}",
         name="NVIDIA H200",
         memory_total_mib=143771,
         memory_used_mib=130000 if index < 4 else 4,

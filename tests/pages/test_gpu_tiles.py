@@ -80,10 +80,7 @@ def test_the_worst_of_a_node_stands_on_its_tile_in_a_word(
 
 def test_the_title_says_all_of_it() -> None:
     gpus = [big_gpu("n", at, 1, utilization_percent=40) for at in range(6)]
-    gpus += [
-        big_gpu("n", 6, 1, **BROKEN, unusable_kind="broken"),
-        big_gpu("n", 7, 1, **BROKEN, unusable_kind="held"),
-    ]
+    gpus += [big_gpu("n", at, 1, **BROKEN, unusable_kind=kind) for at, kind in ((6, "broken"), (7, "held"))]
     node = big_node(1, gpus=gpus, cordoned=True, draining=True, findings=[gpu_finding(1)])
     assert node_tile(node).title == (
         "8 GPUs: 4 in use (40 % busy), 2 free, 1 broken, 1 held by others; draining; cordoned; gpu-unusable"
