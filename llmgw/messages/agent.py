@@ -265,6 +265,9 @@ class HeldShard(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress | None = None
     figures: EngineFigures | None = None
     """Of a ready leader, where its engine tells."""
+    figures_problem: Label | None = None
+    """Of a ready leader: why nothing of its load is known, when its engine has failed to tell several times in a
+    row. It reads on from "its metrics"."""
 
     def __repr__(self) -> str:
         return shown_without(self, "api_key")
@@ -273,12 +276,19 @@ class HeldShard(msgspec.Struct, frozen=True, kw_only=True):
 class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine's own metrics said of its load, `age_s` ago. None: it does not tell.
 
-    `cache_used` is the share of the KV cache that is in use, from 0 to 1.
+    `cache_used` is the share of the KV cache that is in use, from 0 to 1. The others are over its last readings,
+    half a minute at most: `prefix_hits` is the share of prompt tokens that its prefix cache had, None also where
+    there were none; `prompt_tokens_per_s` include those; `preemptions_per_s` are requests that it set aside for
+    want of room in the KV cache.
     """
 
     running: Annotated[int, msgspec.Meta(ge=0, le=FIGURE_MAX)] | None = None
     waiting: Annotated[int, msgspec.Meta(ge=0, le=FIGURE_MAX)] | None = None
     cache_used: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None
+    prefix_hits: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None
+    prompt_tokens_per_s: Annotated[float, msgspec.Meta(ge=0.0, le=FIGURE_MAX)] | None = None
+    tokens_per_s: Annotated[float, msgspec.Meta(ge=0.0, le=FIGURE_MAX)] | None = None
+    preemptions_per_s: Annotated[float, msgspec.Meta(ge=0.0, le=FIGURE_MAX)] | None = None
     age_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e9)] = 0.0
 
 

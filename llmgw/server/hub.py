@@ -51,6 +51,9 @@ from llmgw.server.fabrics.port_rates import PortRates
 from llmgw.server.fabrics.port_watch import PortWatch
 from llmgw.server.failures import Failures
 from llmgw.server.hub_error import HubError
+from llmgw.server.limits.readings import limit_readings
+from llmgw.server.limits.watch import LimitWatch
+from llmgw.server.limits.words import limit_event, limit_findings, silent_findings
 from llmgw.server.news import News
 from llmgw.server.node_findings import node_findings
 from llmgw.server.node_questions import NodeQuestions
@@ -127,6 +130,8 @@ class Hub:
         """What changed at the nodes' ports, and which of them count errors: for history and placement."""
         self.port_rates = PortRates()
         """How fast the same ports send and receive: for the drawing."""
+        self.limits = LimitWatch()
+        """Which of the catalog's limits are crossed."""
         self.fabrics = FabricBook()
         """What the fabrics' managers and maps told."""
         self.news = News()
@@ -416,13 +421,44 @@ class Hub:
         """What is wrong with the fleet as a whole."""
         of_nodes = [finding for node in self.fleet.nodes.values() for finding in self.node_findings(node)]
         of_fabrics = self.fabrics.findings(self.clock.wall())
-        return [*troubles(self.fleet, self.catalog, self.clock.monotonic()), *of_fabrics, *of_nodes]
+        of_engines = [*limit_findings(self.fleet, self.limits.crossings()), *silent_findings(self.fleet)]
+        of_fleet = troubles(self.fleet, self.catalog, self.clock.monotonic())
+        return [*of_fleet, *of_engines, *of_fabrics, *of_nodes]
 
     def node_findings(self, node: Node) -> list[Finding]:
         """What is wrong with a node, by its own account and by ours."""
         now = self.clock.monotonic()
         clone, version = self.clones.sentence(node.node_id, now), self.too_different.sentence(node.node_id, now)
         return node_findings(self.fleet, node, clone, version)
+
+    # What models do.
+
+    def look_at_limits(self) -> None:
+        """Compare what models do with their limits; called about once a second."""
+        now = self.clock.monotonic()
+        busy = self.in_flight_of_models()
+        for model in self.catalog.models:
+            busy[model.name] = busy.get(model.name, 0) + self.queued_of(model.name)
+        readings = limit_readings(self.fleet, self.catalog, self.rates, busy, now)
+        changes = self.limits.look(readings, now)
+        crossings = self.limits.crossings()
+        self._keep(limit_event(change, crossings) for change in changes)
+
+    def in_flight_of_models(self) -> dict[str, int]:
+        """Model → requests that its endpoints work on, as the routers last told; none where there are none."""
+        model_of = {each.replica_id: each.model for each in self.fleet.replicas.values()}
+        for name, endpoints in self.static.items():
+            model_of.update((each.id, name) for each in endpoints)
+        found: dict[str, int] = {}
+        for router in self.fleet.routers.values():
+            for endpoint, count in router.in_flight.items():
+                if endpoint in model_of:
+                    found[model_of[endpoint]] = found.get(model_of[endpoint], 0) + count
+        return found
+
+    def queued_of(self, model: str) -> int:
+        """Requests that wait in all routers for an engine of the model to have room."""
+        return sum(queued.get(model, 0) for queued in self.queued.values())
 
     # Inside.
 
