@@ -183,6 +183,8 @@ class Guard:
             await self._let_in(scope, receive, send)
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Before anything is read: what happens while a page is made is news for it.
+        scope["state"]["news"] = self._backend.news.version
         await self._app(scope, receive, send)
         if scope["method"] not in READS:
             self._backend.news.happen()

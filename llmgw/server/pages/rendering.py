@@ -112,9 +112,17 @@ class Page(Response):
 
 def page(request: Request, template: str, status: int = 200, **facts: Any) -> Response:
     """A page as an answer. Templates know `session` (None before login), `path`, `now` (seconds since the epoch),
-    `done` (what a change just did) and their own facts, which nobody may change any more."""
+    `news` (the version of `News` that they are of), `done` (what a change just did) and their own facts, which
+    nobody may change any more."""
     session = getattr(request.state, "session", None)
-    facts = {"session": session, "path": request.url.path, "now": time.time(), "done": None, **facts}
+    own = {
+        "session": session,
+        "path": request.url.path,
+        "now": time.time(),
+        "news": getattr(request.state, "news", ""),
+        "done": None,
+    }
+    facts = {**own, **facts}
     if session is not None:
         facts["done"] = session.said.get(request.query_params.get("said", ""))
     return Page(template, status, facts)
