@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -50,6 +51,7 @@ from llmgw.messages.admin_fabrics import (
 )
 from llmgw.messages.admin_keys import CreateKey, KeyView, LimitKey, NewKey
 from llmgw.messages.agent import FabricOffer, Gpu, Port, Progress
+from llmgw.messages.audit_views import AuditEntry
 from llmgw.messages.findings import Finding
 from llmgw.messages.recent_views import ModelRates, ModelSeries, RequestView
 from llmgw.messages.routes import Outcome
@@ -389,6 +391,40 @@ class ScriptedRecent:
         return self._requests.views(before=before, limit=limit, fits=fits)
 
 
+class ScriptedAudit:
+    """What is written is what is read, newest first; tokens that nobody knows are only counted."""
+
+    def __init__(self) -> None:
+        self.entries: list[AuditEntry] = []
+        self.wrong: list[tuple[str, str, str]] = []
+
+    def record(self, **facts: Any) -> None:
+        number = len(self.entries) + 1
+        self.entries.append(AuditEntry(id=number, at=STARTED_AT + number, **facts))
+
+    def wrong_token(self, address: str, method: str, route: str) -> None:
+        self.wrong.append((address, method, route))
+
+    async def view(
+        self,
+        *,
+        by: str | None,
+        subject: str | None,
+        from_s: float | None,
+        to_s: float | None,
+        before: int | None,
+        limit: int,
+    ) -> list[AuditEntry]:
+        return [
+            entry
+            for entry in reversed(self.entries)
+            if by in (None, entry.by)
+            and subject in (None, entry.subject)
+            and (from_s or 0) <= entry.at < (to_s or math.inf)
+            and entry.id < (before or math.inf)
+        ][:limit]
+
+
 class ScriptedBackend:
     """Answers from lists that a test fills, and keeps what it was asked to do in `asked`."""
 
@@ -397,6 +433,7 @@ class ScriptedBackend:
         self.tokens_known = {TOKEN: "first"}
         self.keys = ScriptedKeys(self)
         self.recent = ScriptedRecent(["org/chat-large", "chat-small"])
+        self.audit = ScriptedAudit()
         self.news = News("e1")
         self.authenticated = 0
         self.settling = False
@@ -516,7 +553,7 @@ class ScriptedBackend:
     def models(self) -> list[ModelView]:
         return self.models_known
 
-    def metrics(self) -> bytes:
+    async def metrics(self) -> bytes:
         return b'# HELP llmgw_nodes Nodes by state\n# TYPE llmgw_nodes gauge\nllmgw_nodes{state="ready"} 1.0\n'
 
     def explain(self, model: str) -> ExplainView:

@@ -11,6 +11,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from llmgw.server.admin.answers import Answers, refuse_admin_error, refuse_http_error, refuse_store_error
+from llmgw.server.admin.audit import AuditRoutes
 from llmgw.server.admin.auth import Attempts, Guard, TokenCheck
 from llmgw.server.admin.backend import AdminBackend, AdminError
 from llmgw.server.admin.fabric_tests import FabricTestRoutes
@@ -20,6 +21,7 @@ from llmgw.server.admin.recent import RecentRoutes
 from llmgw.server.admin.upgrades import UpgradeRoutes
 from llmgw.server.admin.usage import UsageRoutes
 from llmgw.server.admin.writes import Writes
+from llmgw.server.audit.trail import Trail
 from llmgw.server.pages.events import EventLimits
 from llmgw.server.pages.remembered import remembered
 from llmgw.server.pages.routes import page_routes
@@ -84,6 +86,7 @@ def create_admin_app(
             *UsageRoutes(backend).routes(api),
             *RecentRoutes(backend).routes(api),
             *KeyRoutes(backend).routes(api),
+            *AuditRoutes(backend).routes(api),
             Route(f"{api}/tokens", reads.tokens, methods=["GET"]),
             Route(f"{api}/tokens", writes.create_token, methods=["POST"]),
             Route(f"{api}/tokens/{{name}}", writes.revoke_token, methods=["DELETE"]),
@@ -91,6 +94,7 @@ def create_admin_app(
         ],
         middleware=[
             Middleware(Answers),
+            Middleware(Trail, audit=backend.audit),
             Middleware(Guard, backend=backend, secure=secure, check=check, sessions=sessions),
         ],
         exception_handlers={

@@ -22,6 +22,7 @@ from llmgw.server.pages.addresses import LINKS
 from llmgw.server.pages.assets import asset_url
 from llmgw.server.pages.numbers import FILTERS
 from llmgw.server.pages.plain_text import plain_line
+from llmgw.server.pages.readable import as_path, readable
 from llmgw.server.pages.sayings import pieces
 from llmgw.server.pages.times import ago, iso, utc, without_now
 
@@ -61,13 +62,14 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("llmgw.server.pages"),
         autoescape=True,
+        finalize=readable,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.globals.update(asset=asset_url, nav_pages=PAGES, version=llmgw.__version__)
     environment.filters.update(FILTERS, **LINKS, plain_line=plain_line)
-    environment.filters.update(utc=utc, iso=iso, ago=ago, pieces=pieces)
+    environment.filters.update(utc=utc, iso=iso, ago=ago, pieces=pieces, urlencode=as_path)
     return environment
 
 
@@ -128,4 +130,10 @@ def page(request: Request, template: str, status: int = 200, **facts: Any) -> Re
 
 def error_page(request: Request, status: int, message: str) -> Response:
     """A refusal as a page: what happened, and the way back."""
+    request.state.sentence = message  # for the audit log
     return page(request, "error.html", status, message=message, code=status)
+
+
+def sentence(message: str) -> str:
+    """The API's words as a sentence on a page."""
+    return f"{message[:1].upper()}{message[1:].rstrip('.')}."

@@ -9,6 +9,7 @@ from starlette.routing import Route
 from llmgw.server.admin.auth import TokenCheck
 from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.pages.assets import PREFIX, serve_asset
+from llmgw.server.pages.audit_page import audit_routes
 from llmgw.server.pages.events import EventLimits, Events
 from llmgw.server.pages.fabric_pages import fabric_routes
 from llmgw.server.pages.handlers import as_page
@@ -46,6 +47,7 @@ def page_routes(
         *model_routes(backend),
         *replica_routes(backend),
         *history_routes(backend),
+        *audit_routes(backend),
         Route("/admin/{rest:path}", as_page(_nothing), methods=["GET"]),
     ]
 
