@@ -20,7 +20,7 @@ from llmgw.fleet.fabric_facts import FabricFacts
 from llmgw.fleet.fabric_test_gate import FabricTestGate
 from llmgw.fleet.liveness import speaks
 from llmgw.fleet.lives import Life, Lives
-from llmgw.fleet.model import Fleet, Node, RouterState
+from llmgw.fleet.model import Fleet, Node, Replica, RouterState, Shard
 from llmgw.fleet.observe import (
     Enrolment,
     forgive_pause,
@@ -55,6 +55,7 @@ from llmgw.server.hub_error import HubError
 from llmgw.server.limits.readings import limit_readings
 from llmgw.server.limits.watch import LimitWatch
 from llmgw.server.limits.words import limit_event, limit_findings, silent_findings
+from llmgw.server.news import News
 from llmgw.server.node_findings import node_findings
 from llmgw.server.node_questions import NodeQuestions
 from llmgw.server.recent.rates import RecentRates
@@ -141,6 +142,8 @@ class Hub:
         """Which of the catalog's limits are crossed."""
         self.fabrics = FabricBook()
         """What the fabrics' managers and maps told."""
+        self.news = News(epoch)
+        """That something which operators look at may have changed."""
         self.changed = asyncio.Event()
         """Set whenever `turn` has something to look at."""
         self._ids = ids
@@ -231,6 +234,8 @@ class Hub:
         # A heartbeat that repeats the last one is not worth a decision of its own: the next regular one is soon.
         if is_news(self.fleet, node_id, message.inventory, message.shards):
             self.changed.set()
+            self.news.happen()
+        self.news.move()
         fabrics = self.fleet.nodes[node_id].inventory.fabrics
         self._keep(report(self.fleet, node_id, message.inventory, message.shards, now))
         if message.inventory is not None:
@@ -278,6 +283,7 @@ class Hub:
         state.acked = message.acked
         self.breakers[router_id] = message.breakers
         self.queued[router_id] = message.queued
+        self.news.move()
         now = self.clock.monotonic()
         in_flight(self.fleet, router_id, message.in_flight, now)
         self.keys.told(router_id, message)
@@ -360,6 +366,7 @@ class Hub:
     def keys_changed(self) -> None:
         """`keys` has changed: every router is told at once."""
         self._tables.set_keys(self.keys)
+        self.news.happen()
 
     def set_cordon(self, node_id: str, cordoned: bool, by: str) -> None:
         """Only stops placement, or allows it again."""
@@ -386,6 +393,7 @@ class Hub:
         if facts != self.fleet.fabric_facts:
             self.fleet.fabric_facts = facts
             self.changed.set()
+            self.news.happen()
 
     def fabric_event(self, name: str, event: str, reason: str) -> None:
         """Keep in history what happened to a fabric as a whole."""
@@ -415,22 +423,30 @@ class Hub:
         self._keep([Event("operator", node_id, "weights removed", f"{shown} by {by}", nodes=(node_id,))])
 
     def end_sessions(self) -> None:
-        """This server stops: polls that wait are answered, and agents look for the next one."""
+        """This server stops: polls that wait are answered, agents look for the next, pages are told no more."""
         self.sessions.end_all()
+        self.news.end()
 
     def findings(self) -> list[Finding]:
         """What is wrong with the fleet as a whole."""
-        of_nodes = [finding for node in self.fleet.nodes.values() for finding in self.node_findings(node)]
+        shards = self.fleet.shards_by_node()
+        of_nodes = [
+            finding
+            for node in self.fleet.nodes.values()
+            for finding in self.node_findings(node, shards.get(node.node_id, []))
+        ]
         of_fabrics = self.fabrics.findings(self.clock.wall())
         of_engines = [*limit_findings(self.fleet, self.limits.crossings()), *silent_findings(self.fleet)]
         of_fleet = troubles(self.fleet, self.catalog, self.clock.monotonic())
         return [*of_fleet, *of_engines, *of_fabrics, *of_nodes]
 
-    def node_findings(self, node: Node) -> list[Finding]:
-        """What is wrong with a node, by its own account and by ours."""
+    def node_findings(self, node: Node, shards: Iterable[tuple[Replica, Shard]] | None = None) -> list[Finding]:
+        """What is wrong with a node, by its own account and by ours. `shards` are those on it that are not over;
+        they are looked for when they are not given."""
+        shards = self.fleet.shards_on(node.node_id) if shards is None else shards
         now = self.clock.monotonic()
         clone, version = self.clones.sentence(node.node_id, now), self.too_different.sentence(node.node_id, now)
-        return node_findings(self.fleet, node, clone, version)
+        return node_findings(node, shards, clone, version)
 
     # What models do.
 
@@ -482,6 +498,7 @@ class Hub:
         self.transitions.take(events, self.clock.monotonic())
         if events:
             self._memory.record(events, self.clock.wall())
+            self.news.happen()
 
     def _deliver(self, effects: Effects) -> None:
         self.sessions.send(effects)
