@@ -138,7 +138,7 @@ def test_a_replica_goes_from_starting_to_ready_without_reloading(seen: Seen, bac
     page = seen.open(SMALL)
     page.evaluate("() => { window.same = true; }")
     card = page.locator("#replica-chat-small-3c4d")
-    assert "◐ starting" in card.inner_text()
+    assert "▲ starting" in card.inner_text()
     assert card.locator("progress").get_attribute("value") == str(5 * 2**30)
     page.fill("#replicas-1", "7")
 
