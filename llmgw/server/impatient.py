@@ -1,5 +1,5 @@
-"""uvicorn's HTTP protocol with limits that it lacks: on how long a request's head may take, on its size, and on how
-long a client may take nothing of its answer.
+"""uvicorn's HTTP protocol with limits that it lacks: on how long a request's head may take, on its size, and on
+how long a client may take nothing of its answer.
 
 Whoever connects may do all of that before anything asks who it is, so that none of it may cost much.
 """
@@ -26,8 +26,8 @@ _TOO_LARGE = (
 
 
 def impatient(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
-    """`base`, which closes connections whose request's head does not arrive in `HEADER_WAIT_S` or is too large, or
-    whose answer nobody takes for `UNREAD_S`.
+    """`base`, which closes connections whose request's head does not arrive in `HEADER_WAIT_S` or is too large,
+    or whose answer nobody takes for `UNREAD_S`.
 
     uvicorn's own idle limit begins with an answer and ends with the next byte, so that clients which send one
     now and then would hold sockets for ever; and it keeps whatever a head consists of.
@@ -43,8 +43,8 @@ def impatient(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
-            # `pause_writing` comes as soon as the kernel takes no more. Of less than asyncio's 64 KiB nothing would
-            # be told, and a connection that is closed with a byte left would stay for ever.
+            # `pause_writing` comes as soon as the kernel takes no more. Of less than asyncio's 64 KiB nothing
+            # would be told, and a connection that is closed with a byte left would stay for ever.
             transport.set_write_buffer_limits(0)
             self._await_head()
 

@@ -245,7 +245,7 @@ def test_who_never_reads_the_answer_is_let_go_and_nothing_piles_up(
             async with asyncio.timeout(10):
                 while not server.server_state.connections:  # noqa: ASYNC110 - the server sets no event
                     await asyncio.sleep(0.01)
-                while server.server_state.connections:  # noqa: ASYNC110
+                while server.server_state.connections:
                     for connection in server.server_state.connections:
                         waiting = connection.transport.get_write_buffer_size()  # type: ignore[union-attr]
                         assert waiting < 8_000_100
