@@ -23,7 +23,7 @@ FOREIGN = [
     {"origin": HOST, "sec-fetch-site": "cross-site"},
 ]
 # What is looked up to know who asks, and told of them.
-ALLOWED = {"tokens", "audit.record", "audit.wrong_token"}
+ALLOWED = {"tokens", "audit.record", "audit.wrong_token", "news.version", "news.happen"}
 
 
 @pytest.fixture

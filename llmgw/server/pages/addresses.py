@@ -14,22 +14,22 @@ RESTART_ASKED = "restart asked for"
 def model_url(name: str) -> str:
     """The page of a model. Slashes stay, for people; but browsers take dot segments out, also quoted ones."""
     dots = {".", ".."} & set(name.split("/"))
-    return f"/admin/models/{quote(name, safe='' if dots else '/@:+')}"
+    return f"/admin/models/{_quoted(name, '' if dots else '/@:+')}"
 
 
 def node_url(node_id: str) -> str:
     """The page of a node."""
-    return f"/admin/nodes/{quote(node_id, safe='')}"
+    return f"/admin/nodes/{_quoted(node_id, '')}"
 
 
 def replica_url(replica_id: str) -> str:
     """Where a replica is told of: its model's page, or the history once it is gone."""
-    return f"/admin/replicas/{quote(replica_id, safe=':@+')}"
+    return f"/admin/replicas/{_quoted(replica_id, ':@+')}"
 
 
 def fabric_url(name: str) -> str:
     """The drawing of a fabric, by its id or its name."""
-    return f"/admin/fabrics/{quote(name, safe='')}"
+    return f"/admin/fabrics/{_quoted(name, '')}"
 
 
 def subject_url(entry: HistoryEntry) -> str | None:
@@ -41,6 +41,11 @@ def subject_url(entry: HistoryEntry) -> str | None:
     if entry.kind == "fabric":
         return fabric_url(entry.subject)
     return model_url(entry.model) if entry.model else None
+
+
+def _quoted(name: str, safe: str) -> str:
+    # A name may hold what no encoding has: half of a surrogate pair, as file names do.
+    return quote(name, safe=safe, errors="replace")
 
 
 LINKS: dict[str, Callable[[Any], str | None]] = {
