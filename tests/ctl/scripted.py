@@ -434,7 +434,7 @@ class ScriptedBackend:
         self.keys = ScriptedKeys(self)
         self.recent = ScriptedRecent(["org/chat-large", "chat-small"])
         self.audit = ScriptedAudit()
-        self.news = News()
+        self.news = News("e1")
         self.authenticated = 0
         self.settling = False
         self.problems = [

@@ -10,9 +10,11 @@ from tests.pages.visitor import Visitor
 class Listener:
     """What an open page hears."""
 
-    def __init__(self, visitor: Visitor, **headers: str) -> None:
+    def __init__(self, visitor: Visitor, after: str = "", **headers: str) -> None:
         self._stack = contextlib.ExitStack()
-        asked = visitor.http.stream("GET", "/admin/events", headers=headers, timeout=5)
+        asked = visitor.http.stream(
+            "GET", "/admin/events", params={"after": after} if after else {}, headers=headers, timeout=5
+        )
         self.answer = self._stack.enter_context(asked)
         self._lines = self.answer.iter_lines()
 

@@ -23,6 +23,7 @@ from llmgw.server.admin.usage import UsageRoutes
 from llmgw.server.admin.writes import Writes
 from llmgw.server.audit.trail import Trail
 from llmgw.server.pages.events import EventLimits
+from llmgw.server.pages.remembered import remembered
 from llmgw.server.pages.routes import page_routes
 from llmgw.server.pages.sessions import BrowserSessions
 from llmgw.server.store.errors import StoreError
@@ -35,12 +36,13 @@ def create_admin_app(
     attempts: Attempts | None = None,
     sessions: BrowserSessions | None = None,
     event_limits: EventLimits | None = None,
+    views_s: float = 0.0,
 ) -> Starlette:
     """The application: the API and the pages.
 
     `secure` says whether its listener speaks TLS; when it does not, only loopback peers are answered, so that
     no token is accepted in the clear. `attempts` is the limit on wrong tokens, and `event_limits` those on
-    streams to open pages; both have defaults.
+    streams to open pages; both have defaults. While nothing happens, pages may draw views that are `views_s` old.
     """
     reads, writes = Reads(backend), Writes(backend)
     check = TokenCheck(backend, attempts)
@@ -88,11 +90,11 @@ def create_admin_app(
             Route(f"{api}/tokens", reads.tokens, methods=["GET"]),
             Route(f"{api}/tokens", writes.create_token, methods=["POST"]),
             Route(f"{api}/tokens/{{name}}", writes.revoke_token, methods=["DELETE"]),
-            *page_routes(backend, sessions, check, secure=secure, event_limits=event_limits),
+            *page_routes(remembered(backend, views_s), sessions, check, secure=secure, event_limits=event_limits),
         ],
         middleware=[
             Middleware(Answers),
-            Middleware(Trail, audit=backend.audit),
+            Middleware(Trail, backend=backend),
             Middleware(Guard, backend=backend, secure=secure, check=check, sessions=sessions),
         ],
         exception_handlers={

@@ -22,8 +22,9 @@ from llmgw.server.admin.answers import ALWAYS, refusal
 from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.pages.cookies import SESSION, read_cookie
 from llmgw.server.pages.events import EVENTS
+from llmgw.server.pages.handlers import sentence
 from llmgw.server.pages.origin import from_another_site
-from llmgw.server.pages.rendering import error_page, sentence
+from llmgw.server.pages.rendering import error_page
 from llmgw.server.pages.sessions import BrowserSession, BrowserSessions
 
 _log = logging.getLogger(__name__)
@@ -183,6 +184,8 @@ class Guard:
             await self._let_in(scope, receive, send)
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Before anything is read: what happens while a page is made is news for it.
+        scope["state"]["news"] = self._backend.news.version
         await self._app(scope, receive, send)
         if scope["method"] not in READS:
             self._backend.news.happen()

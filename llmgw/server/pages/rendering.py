@@ -68,8 +68,8 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(asset=asset_url, nav_pages=PAGES, version=llmgw.__version__)
-    environment.filters.update(FILTERS, **LINKS, plain_line=plain_line)
-    environment.filters.update(utc=utc, iso=iso, ago=ago, pieces=pieces, urlencode=as_path)
+    environment.filters.update(FILTERS, **LINKS, plain_line=plain_line, urlencode=as_path)
+    environment.filters.update(utc=utc, iso=iso, ago=ago, pieces=pieces)
     return environment
 
 
@@ -112,9 +112,17 @@ class Page(Response):
 
 def page(request: Request, template: str, status: int = 200, **facts: Any) -> Response:
     """A page as an answer. Templates know `session` (None before login), `path`, `now` (seconds since the epoch),
-    `done` (what a change just did) and their own facts, which nobody may change any more."""
+    `news` (the version of `News` that they are of), `done` (what a change just did) and their own facts, which
+    nobody may change any more."""
     session = getattr(request.state, "session", None)
-    facts = {"session": session, "path": request.url.path, "now": time.time(), "done": None, **facts}
+    own = {
+        "session": session,
+        "path": request.url.path,
+        "now": time.time(),
+        "news": getattr(request.state, "news", ""),
+        "done": None,
+    }
+    facts = {**own, **facts}
     if session is not None:
         facts["done"] = session.said.get(request.query_params.get("said", ""))
     return Page(template, status, facts)
@@ -124,8 +132,3 @@ def error_page(request: Request, status: int, message: str) -> Response:
     """A refusal as a page: what happened, and the way back."""
     request.state.sentence = message  # for the audit log
     return page(request, "error.html", status, message=message, code=status)
-
-
-def sentence(message: str) -> str:
-    """The API's words as a sentence on a page."""
-    return f"{message[:1].upper()}{message[1:].rstrip('.')}."
