@@ -12,7 +12,7 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from llmgw.messages import admin, admin_fabrics, admin_keys, recent_views, topology
+from llmgw.messages import admin, admin_fabrics, admin_keys, audit_views, recent_views, topology
 from llmgw.messages.routes import Outcome
 from llmgw.server.admin.app import create_admin_app
 from tests.ctl.scripted import STARTED_AT, TOKEN, ScriptedBackend, ServedAdmin
@@ -282,6 +282,7 @@ def test_the_documents_name_every_field_of_every_answer() -> None:
         admin_fabrics.ManagerView, admin_fabrics.CableEndView, admin_fabrics.SlowCableView,
         admin_fabrics.FabricMapView, admin_fabrics.FabricChangeView, admin_fabrics.CablingDifference,
         admin_fabrics.FabricChanges,
+        audit_views.AuditEntry,
         recent_views.RequestView, recent_views.ModelRates, recent_views.ModelSeries, recent_views.RatePoint,
         topology.TopologyGraph,
         topology.TopologySwitch, topology.TopologyAdapter, topology.TopologyGroup, topology.TopologySlow,

@@ -326,6 +326,13 @@ def test_what_was_revoked_since_the_backup_stays_revoked(tmp_path: Path) -> None
         running.wait_serving()
         assert running.get("keys") == []
         assert "bob" not in [token["name"] for token in running.get("tokens")]
+        # Nor does an older state forget who asked for what.
+        put_back, *asked = running.get("audit")
+        assert (put_back["by"], put_back["route"], put_back["status"]) == ("restore", "llmgw server restore", 200)
+        assert "was put back" in put_back["message"]
+        assert [(entry["method"], entry["subject"]) for entry in asked] == [
+            ("DELETE", "bob"), ("DELETE", "alice"), ("POST", "bob"), ("POST", "alice"),
+        ]  # fmt: skip
 
 
 def test_a_gateway_that_has_had_a_key_is_not_open_because_the_backup_is_of_before_it(tmp_path: Path) -> None:

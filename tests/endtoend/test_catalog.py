@@ -168,6 +168,9 @@ def test_a_sighup_whose_models_would_stop_much_is_not_taken(fleet: RunningFleet)
         os.kill(fleet.demo.pid("server"), signal.SIGHUP)
         until(lambda: "it would stop 2 of 4 ready replicas" in fleet.demo.last_words("server", 40))
         assert ruling(fleet) == before
+        (entry,) = json.loads(fleet.ctl("audit", "--by", "SIGHUP", "-o", "json").stdout)
+        assert (entry["route"], entry["subject"], entry["status"]) == (str(path), "catalog", 409)
+        assert "it would stop 2 of 4 ready replicas" in entry["message"]
     finally:
         path.write_text(original)
 

@@ -69,6 +69,9 @@ def address(route: Route, known: dict[str, str] = KNOWN) -> str:
 
     def filled(found: re.Match[str]) -> str:
         name, _, kind = found[1].partition(":")
+        # Of a page of one thing, `{name}` is that thing's.
+        if name == "name" and "/models/" in route.path:
+            name = "model"
         return quote(known.get(name, "x"), safe="/" if kind == "path" else "")
 
     return re.sub(r"{([^}]*)}", filled, route.path)

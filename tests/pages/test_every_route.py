@@ -22,8 +22,8 @@ FOREIGN = [
     {"sec-fetch-site": "same-site"},
     {"origin": HOST, "sec-fetch-site": "cross-site"},
 ]
-# What is looked up to know who asks, told of them, and told to open pages.
-ALLOWED = {"tokens", "audit.record", "audit.wrong_token", "news.happen"}
+# What is looked up to know who asks, and told of them.
+ALLOWED = {"tokens", "audit.record", "audit.wrong_token", "news.version", "news.happen"}
 
 
 @pytest.fixture

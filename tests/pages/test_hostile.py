@@ -105,7 +105,8 @@ def eventful(backend: ScriptedBackend) -> ScriptedBackend:
     """A control plane that has entries of everything, and whose token is named like the hostile text."""
     for number in range(3):
         backend.audit.record(
-            by="first", address="10.0.0.9", method="POST", route="/api/v1/scale", subject="a/b",
+            by="first", address="10.0.0.9", method="POST",
+            route=("/api/v1/scale", "/api/v1/nodes/{node}/drain", "/x/{replica}")[number], subject="a/b",
             summary="replicas 3", status=200 + number * 150, message="done",
         )  # fmt: skip
     return backend

@@ -33,7 +33,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Ask and steer a server: nodes, replicas, models, history, API keys, certificates, tokens.",
+    help="Ask and steer a server: nodes, replicas, models, history, audit log, API keys, certificates, tokens.",
 )
 app.callback()(group_options)
 

@@ -94,7 +94,7 @@ def create_admin_app(
         ],
         middleware=[
             Middleware(Answers),
-            Middleware(Trail, audit=backend.audit),
+            Middleware(Trail, backend=backend),
             Middleware(Guard, backend=backend, secure=secure, check=check, sessions=sessions),
         ],
         exception_handlers={

@@ -22,8 +22,9 @@ from llmgw.server.admin.answers import ALWAYS, refusal
 from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.pages.cookies import SESSION, read_cookie
 from llmgw.server.pages.events import EVENTS
+from llmgw.server.pages.handlers import sentence
 from llmgw.server.pages.origin import from_another_site
-from llmgw.server.pages.rendering import error_page, sentence
+from llmgw.server.pages.rendering import error_page
 from llmgw.server.pages.sessions import BrowserSession, BrowserSessions
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import msgspec
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llmgw.server.admin.backend import AdminAudit
+from llmgw.server.admin.backend import AdminAudit, AdminBackend
 from llmgw.server.admin.border import CATALOG_BYTES_MAX
 from llmgw.server.audit.wishes import NO_CHANGE, cleaned, wish_of
 
@@ -30,16 +30,16 @@ class Said(msgspec.Struct):
 class Trail:
     """Stands around `Guard`, so that what it refuses to a session is in the log too."""
 
-    def __init__(self, app: ASGIApp, *, audit: AdminAudit) -> None:
+    def __init__(self, app: ASGIApp, *, backend: AdminBackend) -> None:
         self._app = app
-        self._audit = audit
+        self._backend = backend
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in READS:
             await self._app(scope, receive, send)
             return
         scope.setdefault("state", {})
-        asked = _Asked(scope, receive, send, self._audit)
+        asked = _Asked(scope, receive, send, self._backend.audit)
         try:
             await self._app(scope, asked.receive, asked.send)
         except Exception:

@@ -1,7 +1,7 @@
 """What stands on pages can be seen: characters that hide, reorder or end text are shown as their escapes.
 
-Names come from nodes, switches, engines and clients. One that turns what follows it around, or differs from another
-in what nobody sees, must not look like what it is not.
+Names come from nodes, switches, engines and clients. One that turns what follows it around, or differs from
+another in what nobody sees, must not look like what it is not.
 """
 
 from __future__ import annotations

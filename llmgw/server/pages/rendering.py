@@ -68,8 +68,8 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(asset=asset_url, nav_pages=PAGES, version=llmgw.__version__)
-    environment.filters.update(FILTERS, **LINKS, plain_line=plain_line)
-    environment.filters.update(utc=utc, iso=iso, ago=ago, pieces=pieces, urlencode=as_path)
+    environment.filters.update(FILTERS, **LINKS, plain_line=plain_line, urlencode=as_path)
+    environment.filters.update(utc=utc, iso=iso, ago=ago, pieces=pieces)
     return environment
 
 
@@ -132,8 +132,3 @@ def error_page(request: Request, status: int, message: str) -> Response:
     """A refusal as a page: what happened, and the way back."""
     request.state.sentence = message  # for the audit log
     return page(request, "error.html", status, message=message, code=status)
-
-
-def sentence(message: str) -> str:
-    """The API's words as a sentence on a page."""
-    return f"{message[:1].upper()}{message[1:].rstrip('.')}."
