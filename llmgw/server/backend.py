@@ -120,7 +120,7 @@ class Backend:
             started_at=self._started_at,
             settling=self._hub.fleet.settling,
             listen=self._listen,
-            api_keys=len(self._hub.keys.names),
+            api_keys=self._hub.keys.count,
             api_keys_required=self._hub.keys.required,
             routers=self._routers(),
             problems=self._findings(),
