@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 import llmgw
 from llmgw.server.pages.assets import asset_url
+from llmgw.server.pages.numbers import FILTERS
 
 PAGE_HEADERS = {
     "content-security-policy": (
@@ -39,7 +40,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(asset=asset_url, version=llmgw.__version__)
-    environment.filters.update(utc=utc, iso=iso)
+    environment.filters.update(FILTERS, utc=utc, iso=iso)
     return environment
 
 
