@@ -43,6 +43,8 @@ from llmgw.server.hub_error import HubError
 from llmgw.server.key_owner import KeyOwner
 from llmgw.server.loop_watch import LoopPause
 from llmgw.server.metrics import Metrics, Source
+from llmgw.server.own_key import OwnKey
+from llmgw.server.playground import Playground
 from llmgw.server.recent.known import RecentKnown
 from llmgw.server.router_worker import RouterView
 from llmgw.server.store.errors import StoreError
@@ -92,7 +94,10 @@ class Backend:
         require_fabric_test_s: float | None = None,
         router_views: Callable[[], list[RouterView]] = list,
         tokens: Callable[[], Mapping[str, TokenTally]] = dict,
+        own_key: OwnKey | None = None,
+        tls_cert: str | None = None,
     ) -> None:
+        """`own_key` is what the routers know this server itself by, `tls_cert` the certificate that they show."""
         self._hub = hub
         self._store = store
         self._listen = listen
@@ -104,6 +109,12 @@ class Backend:
         self.drawings = Drawings(hub, self.fabrics.known)
         self.usage = UsageKnown(store)
         self.recent = RecentKnown(hub)
+        self.playground = Playground(
+            lambda: next((view.listen for view in router_views() if view.state == "serving"), listen),
+            key="" if own_key is None else own_key.secret,
+            needs_key=lambda: hub.keys.required,
+            tls_cert=tls_cert,
+        )
         self.upgrades = upgrades
         self._started_at = started_at
         self._routers = routers

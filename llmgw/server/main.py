@@ -41,6 +41,7 @@ from llmgw.server.figures import send_figures
 from llmgw.server.hub import Hub
 from llmgw.server.ids import RandomIds
 from llmgw.server.loop_watch import LoopWatch
+from llmgw.server.own_key import OwnKey
 from llmgw.server.memory import StoreMemory, known_keys, known_lives, known_nodes
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
 from llmgw.server.prober import Prober
@@ -109,6 +110,7 @@ class _ControlProcess:
         revision, catalog, differs = await ruling_catalog(store, config.catalog, time.time())
         if differs is not None:
             log.warning(differs)
+        own_key = OwnKey.made()
         hub = Hub(
             epoch=store.epoch,
             catalog=catalog,
@@ -121,7 +123,7 @@ class _ControlProcess:
             known_nodes=known_nodes(store, time.monotonic()),
             known_lives=known_lives(store),
             roll_back=self._stopped_rollouts.put_nowait,
-            api_keys=known_keys(store, config.key_rule),
+            api_keys=known_keys(store, config.key_rule, own_key.route),
         )
         usage.known = lambda: {model.name for model in hub.catalog.models}
         hub.start_settling()
@@ -150,6 +152,8 @@ class _ControlProcess:
             upgrades=upgrades,
             loop_pause=watch.longest,
             require_fabric_test_s=config.placement.require_fabric_test,
+            own_key=own_key,
+            tls_cert=config.tls.cert if config.tls is not None else None,
         )
         fabrics = FabricWatch(
             hub,

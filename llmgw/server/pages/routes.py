@@ -13,8 +13,11 @@ from llmgw.server.pages.fabric_pages import fabric_routes
 from llmgw.server.pages.handlers import as_page
 from llmgw.server.pages.login import Login
 from llmgw.server.pages.overview import overview_routes
+from llmgw.server.pages.playground_page import playground_routes
 from llmgw.server.pages.rendering import PAGE_HEADERS, error_page
+from llmgw.server.pages.request_pages import request_routes
 from llmgw.server.pages.sessions import BrowserSessions
+from llmgw.server.pages.usage_page import usage_routes
 
 
 def page_routes(
@@ -30,6 +33,9 @@ def page_routes(
         Route("/admin/logout", as_page(login.log_out), methods=["POST"]),
         *overview_routes(backend),
         *fabric_routes(backend),
+        *request_routes(backend),
+        *usage_routes(backend),
+        *playground_routes(backend),
         Route("/admin/{rest:path}", as_page(_nothing), methods=["GET"]),
     ]
 
