@@ -51,6 +51,7 @@ from llmgw.server.fabrics.port_rates import PortRates
 from llmgw.server.fabrics.port_watch import PortWatch
 from llmgw.server.failures import Failures
 from llmgw.server.hub_error import HubError
+from llmgw.server.news import News
 from llmgw.server.node_findings import node_findings
 from llmgw.server.node_questions import NodeQuestions
 from llmgw.server.recent.rates import RecentRates
@@ -128,6 +129,8 @@ class Hub:
         """How fast the same ports send and receive: for the drawing."""
         self.fabrics = FabricBook()
         """What the fabrics' managers and maps told."""
+        self.news = News()
+        """That something which operators look at may have changed."""
         self.changed = asyncio.Event()
         """Set whenever `turn` has something to look at."""
         self._ids = ids
@@ -218,6 +221,8 @@ class Hub:
         # A heartbeat that repeats the last one is not worth a decision of its own: the next regular one is soon.
         if is_news(self.fleet, node_id, message.inventory, message.shards):
             self.changed.set()
+            self.news.happen()
+        self.news.move()
         fabrics = self.fleet.nodes[node_id].inventory.fabrics
         self._keep(report(self.fleet, node_id, message.inventory, message.shards, now))
         if message.inventory is not None:
@@ -265,6 +270,7 @@ class Hub:
         state.acked = message.acked
         self.breakers[router_id] = message.breakers
         self.queued[router_id] = message.queued
+        self.news.move()
         now = self.clock.monotonic()
         in_flight(self.fleet, router_id, message.in_flight, now)
         self.keys.told(router_id, message)
@@ -345,6 +351,7 @@ class Hub:
     def keys_changed(self) -> None:
         """`keys` has changed: every router is told at once."""
         self._tables.set_keys(self.keys)
+        self.news.happen()
 
     def set_cordon(self, node_id: str, cordoned: bool, by: str) -> None:
         """Only stops placement, or allows it again."""
@@ -371,6 +378,7 @@ class Hub:
         if facts != self.fleet.fabric_facts:
             self.fleet.fabric_facts = facts
             self.changed.set()
+            self.news.happen()
 
     def fabric_event(self, name: str, event: str, reason: str) -> None:
         """Keep in history what happened to a fabric as a whole."""
@@ -400,8 +408,9 @@ class Hub:
         self._keep([Event("operator", node_id, "weights removed", f"{shown} by {by}", nodes=(node_id,))])
 
     def end_sessions(self) -> None:
-        """This server stops: polls that wait are answered, and agents look for the next one."""
+        """This server stops: polls that wait are answered, agents look for the next, pages are told no more."""
         self.sessions.end_all()
+        self.news.end()
 
     def findings(self) -> list[Finding]:
         """What is wrong with the fleet as a whole."""
@@ -435,6 +444,7 @@ class Hub:
             )
         if events:
             self._memory.record(events, self.clock.wall())
+            self.news.happen()
 
     def _deliver(self, effects: Effects) -> None:
         self.sessions.send(effects)

@@ -59,6 +59,7 @@ from llmgw.server.admin.app import create_admin_app
 from llmgw.server.admin.auth import Attempts
 from llmgw.server.admin.backend import AdminDrawings, AdminError
 from llmgw.server.asgi import serve_asgi
+from llmgw.server.news import News
 from llmgw.server.recent.rates import RecentRates
 from llmgw.server.recent.requests import RecentRequests
 from tests.fabric.generate import fat_tree
@@ -382,6 +383,7 @@ class ScriptedBackend:
         self.tokens_known = {TOKEN: "first"}
         self.keys = ScriptedKeys(self)
         self.recent = ScriptedRecent(["org/chat-large", "chat-small"])
+        self.news = News()
         self.authenticated = 0
         self.settling = False
         self.broken = False

@@ -20,6 +20,7 @@ from llmgw.config.addresses import is_loopback
 from llmgw.server.admin.answers import ALWAYS, refusal
 from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.pages.cookies import SESSION, read_cookie
+from llmgw.server.pages.events import EVENTS
 from llmgw.server.pages.sessions import BrowserSession, BrowserSessions
 
 _log = logging.getLogger(__name__)
@@ -206,7 +207,7 @@ def _is_page(path: str, headers: list[tuple[bytes, bytes]]) -> bool:
     """Whether a person looks at this address, who is better sent to the login than refused."""
     if path == "/":
         return any(name == b"accept" and b"text/html" in value for name, value in headers)
-    return path == "/admin" or (path.startswith("/admin/") and not path.endswith(".svg"))
+    return path == "/admin" or (path.startswith("/admin/") and path != EVENTS and not path.endswith(".svg"))
 
 
 async def _no_token(scope: Scope, receive: Receive, send: Send) -> None:

@@ -39,6 +39,7 @@ from llmgw.messages.recent_views import ModelRates, ModelSeries, RequestView
 from llmgw.messages.topology import FabricSummary, TopologyView
 from llmgw.messages.upgrade_views import StartUpgrade, UpgradeView
 from llmgw.messages.usage_views import UsageView
+from llmgw.server.news import News
 
 
 class AdminError(Exception):
@@ -231,7 +232,13 @@ class AdminBackend(Protocol):
     def recent(self) -> AdminRecent: ...
 
     @property
+<<<<<<< HEAD
     def playground(self) -> AdminPlayground: ...
+=======
+    def news(self) -> News:
+        """That something of all this may have changed."""
+        ...
+>>>>>>> live
 
     def server(self) -> ServerView: ...
 

@@ -9,6 +9,7 @@ from starlette.routing import Route
 from llmgw.server.admin.auth import TokenCheck
 from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.pages.assets import PREFIX, serve_asset
+from llmgw.server.pages.events import Events
 from llmgw.server.pages.fabric_pages import fabric_routes
 from llmgw.server.pages.handlers import as_page
 from llmgw.server.pages.login import Login
@@ -25,12 +26,14 @@ def page_routes(
 ) -> list[Route]:
     """All of them; `Guard` stands before them as it does before the API."""
     login = Login(backend, sessions, check, secure=secure)
+    events = Events(backend, sessions, secure=secure)
     return [
         Route("/", _to_admin, methods=["GET"]),
         Route(f"{PREFIX}/{{version}}/{{name:path}}", serve_asset, methods=["GET"]),
         Route("/admin/login", as_page(login.show), methods=["GET"]),
         Route("/admin/login", as_page(login.log_in), methods=["POST"]),
         Route("/admin/logout", as_page(login.log_out), methods=["POST"]),
+        *events.routes(),
         *overview_routes(backend),
         *fabric_routes(backend),
         *request_routes(backend),

@@ -97,6 +97,7 @@ function begin() {
       return;
     }
     tell("");
+    const conversation = turns;
     addTurn("user", "You").text.textContent = last;
     const { turn, text } = addTurn("assistant", body.model);
     const controller = (running = new AbortController());
@@ -150,6 +151,11 @@ function begin() {
     running = null;
     stop.hidden = true;
     talk.removeAttribute("aria-busy");
+    if (turns !== conversation) {
+      // A new one was begun meanwhile.
+      show();
+      return;
+    }
     anew.hidden = false;
     if (told.text === "" && ending !== "") {
       // Nothing came: the message can be sent again as it was.

@@ -42,6 +42,7 @@ async function readEvents(answer, seen) {
     kept = lines.pop();
     for (const line of lines) done = readLine(line, seen) || done;
   }
+  if (kept !== "") done = readLine(kept.trimEnd(), seen) || done;
   if (!done) throw new Refused("the stream ended before the answer did");
 }
 
