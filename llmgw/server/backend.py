@@ -109,16 +109,13 @@ class Backend:
         self.drawings = Drawings(hub, self.fabrics.known)
         self.usage = UsageKnown(store)
         self.recent = RecentKnown(hub)
-<<<<<<< HEAD
         self.playground = Playground(
             lambda: next((view.listen for view in router_views() if view.state == "serving"), listen),
             key="" if own_key is None else own_key.secret,
             needs_key=lambda: hub.keys.required,
             tls_cert=tls_cert,
         )
-=======
         self.news = hub.news
->>>>>>> live
         self.upgrades = upgrades
         self._started_at = started_at
         self._routers = routers

@@ -232,13 +232,12 @@ class AdminBackend(Protocol):
     def recent(self) -> AdminRecent: ...
 
     @property
-<<<<<<< HEAD
     def playground(self) -> AdminPlayground: ...
-=======
+
+    @property
     def news(self) -> News:
         """That something of all this may have changed."""
         ...
->>>>>>> live
 
     def server(self) -> ServerView: ...
 

@@ -46,37 +46,37 @@ _PASSED_HEADERS = ("x-request-id", "x-llmgw-replica", "x-queue-position", "x-que
 _PASSED_TYPES = ("text/event-stream", "application/json")
 
 
-class _Chat(msgspec.Struct):
+class _Chat(msgspec.Struct, frozen=True):
     """What a chat request must have; the rest is for the engine to judge."""
 
     model: str
     messages: list[dict[str, Any]]
 
 
-class _Message(msgspec.Struct):
+class _Message(msgspec.Struct, frozen=True):
     content: str | None = None
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, frozen=True):
     message: _Message = _Message()
     finish_reason: str | None = None
 
 
-class _Usage(msgspec.Struct):
+class _Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
 
 
-class _Answer(msgspec.Struct):
+class _Answer(msgspec.Struct, frozen=True):
     choices: list[_Choice] = []
     usage: _Usage | None = None
 
 
-class _Error(msgspec.Struct):
+class _Error(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class _Refused(msgspec.Struct):
+class _Refused(msgspec.Struct, frozen=True):
     error: _Error
 
 
@@ -86,8 +86,11 @@ def playground_routes(backend: AdminBackend) -> list[Route]:
     def shown(request: Request, status: int = 200, **more: Any) -> Response:
         fields: Mapping[str, str] = more.pop("fields", {})
         models = backend.models()
-        chosen = _chosen(models, fields.get("model") or request.query_params.get("model"))
+        wanted = fields.get("model") or request.query_params.get("model")
+        chosen = _chosen(models, wanted)
         facts: dict[str, Any] = {"answer": None, "said": None, **more}
+        if wanted and facts["said"] is None and (chosen is None or wanted not in (chosen.name, *chosen.aliases)):
+            facts["said"] = f"there is no model {wanted!r}"
         return page(
             request,
             "playground.html",

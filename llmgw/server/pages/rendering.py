@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 import llmgw
 from llmgw.server.admin.answers import GZIP_BYTES_MIN, GZIP_LEVEL, takes_gzip
 from llmgw.server.pages.assets import asset_url
+from llmgw.server.pages.numbers import FILTERS
 from llmgw.server.pages.times import ago, iso, utc, without_now
 
 PAGE_HEADERS = {

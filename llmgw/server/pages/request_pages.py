@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,6 +14,7 @@ from llmgw.messages.recent_views import RequestView
 from llmgw.server.admin import border
 from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.admin.recent import FAILED, FILTERS, wanted
+from llmgw.server.own_key import PLAYGROUND
 from llmgw.server.pages.changes import SAID
 from llmgw.server.pages.handlers import as_page
 from llmgw.server.pages.rendering import page
@@ -51,7 +52,7 @@ def request_routes(backend: AdminBackend) -> list[Route]:
             asked=asked,
             chosen={name: asked.get(name, "") for name in FILTERS},
             models=[model.name for model in backend.models()],
-            keys=sorted({view.name for view in backend.keys.views()}),
+            keys=[*([PLAYGROUND] if backend.playground.needs_key else []), *sorted(_key_names(backend))],
             statuses=STATUSES if status in STATUSES else {**STATUSES, status: status},
             older=None if older is None else address("/admin/requests", {**asked, "before": str(older)}),
             newest=None if before is None else address("/admin/requests", asked),
@@ -91,7 +92,7 @@ def links(view: RequestView) -> dict[str, str]:
     if view.endpoint is None or view.endpoint.startswith("static:"):
         return {}
     return {
-        "its logs": f"/admin/replicas/{view.endpoint}/logs",
+        "its logs": f"/admin/replicas/{quote(view.endpoint, safe='')}/logs",
         "its history": address("/admin/history", {"subject": view.endpoint}),
     }
 
@@ -99,6 +100,10 @@ def links(view: RequestView) -> dict[str, str]:
 def address(path: str, query: Mapping[str, str]) -> str:
     """A path with a query, if there is any."""
     return f"{path}?{urlencode(query)}" if query else path
+
+
+def _key_names(backend: AdminBackend) -> set[str]:
+    return {view.name for view in backend.keys.views()}
 
 
 def _phrase(status: int) -> str:
