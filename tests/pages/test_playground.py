@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from llmgw.messages.admin import ModelView
 from llmgw.server.playground import Playground
 from tests.ctl.scripted import ScriptedBackend, ServedAdmin
 from tests.pages.chromium import until
@@ -84,7 +84,6 @@ def test_where_keys_are_needed_the_server_shows_its_own(
     page = visitor.http.get("/admin/playground").text
     assert "LLMGW_API_KEY" in page
     assert "llmgw-own-secret" not in page
-    assert "llmgw-own-secret" not in repr(vars(Playground))
 
 
 def test_a_refusal_of_the_gateway_is_the_answer(visitor: Visitor, answering: Gateway) -> None:
@@ -297,8 +296,13 @@ def test_the_form_of_another_site_is_refused(visitor: Visitor, answering: Gatewa
 
 
 def test_models_that_do_not_chat_say_what_they_are_for(visitor: Visitor, backend: ScriptedBackend) -> None:
-    page = visitor.http.get("/admin/playground", params={"model": "elsewhere"}).text
-    assert 'value="elsewhere"' in page
+    backend.models_known.append(ModelView(name="bge", task="embedding", endpoints_ready=1))
+    page = visitor.http.get("/admin/playground", params={"model": "bge"}).text
+    assert "bge is for embeddings and does not chat; ask it at /v1/embeddings." in page
+    assert "does not chat" not in visitor.http.get("/admin/playground").text, "one that does is chosen first"
+    backend.models_known.clear()
+    assert "There is no model yet" in visitor.http.get("/admin/playground").text
+    backend.__init__()  # type: ignore[misc]
     unknown = visitor.http.get("/admin/playground", params={"model": "nobody"}).text
     assert "There is no model &#39;nobody&#39;." in unknown
     assert visitor.http.get("/admin/playground?model=%0a").status_code == 400
@@ -317,27 +321,3 @@ def test_models_that_do_not_chat_say_what_they_are_for(visitor: Visitor, backend
 )
 def test_the_examples_ask_where_clients_find_the_gateway(listen: str, asked_as: str, url: str) -> None:
     assert Playground(lambda: listen, key="", needs_key=lambda: False).base_url(asked_as) == url
-
-
-def test_leaving_is_seen_from_many_threads_without_one_being_lost(
-    visitor: Visitor, answering: Gateway, backend: ScriptedBackend
-) -> None:
-    answering.script = streaming("first", endless=True)
-    headers = {"x-csrf-token": visitor.csrf()}
-    left, asked = answering.left, 0
-
-    def one() -> None:
-        with httpx.Client(base_url=visitor.url, trust_env=False, cookies=visitor.http.cookies) as other:
-            with other.stream("POST", CHAT, json=BODY, headers=headers) as answer:
-                if answer.status_code == 200:
-                    next(answer.iter_raw())
-
-    for _ in range(3):
-        threads = [threading.Thread(target=one) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
-        asked += 3
-    until(lambda: answering.left - left >= asked - 6, "they have left")
-    until(lambda: backend.playground.running == 0, "no chat is left")

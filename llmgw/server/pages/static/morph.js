@@ -23,7 +23,7 @@ class Morph {
   children(old, told) {
     const byId = new Map();
     for (const child of old.children) if (idOf(child) !== null) byId.set(idOf(child), child);
-    const wanted = new Set([...told.children].map(idOf));
+    const wanted = new Set([...told.children].map(idOf).filter((id) => id !== null));
     let at = old.firstChild;
     for (const next of told.childNodes) {
       const id = idOf(next);
