@@ -147,8 +147,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
     `key` is the id of the key that it came with. Tokens are None where nothing is known of them, and `estimated`
     where the router counted them itself, since the engine's own count never came. `queued_s` is how long it
-    waited for an engine to have room. `endpoint` is what answered, or was asked last. `retried_because` says of each
-    engine that was asked before that one why another was asked, and `request_id` is what the client knows it by
+    waited for an engine to have room. `endpoint` is what answered, or was asked last. `retried_because` says what
+    became of each engine that was asked before that one, and `request_id` is what the client knows it by
     (`x-request-id`)."""
 
     model: str

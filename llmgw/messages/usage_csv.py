@@ -13,7 +13,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def usage_csv(view: UsageView) -> str:
-    """A line with the columns' names, and one for each entry. What is told apart comes first, in the order of `by`.
+    """A line with the columns' names, and one for each entry. What is told apart comes first, in `by`'s order.
 
     Names that a spreadsheet would take for a formula have an apostrophe before them, which it takes for "this is
     text" (owasp.org/www-community/attacks/CSV_Injection): whoever names a model does not get to compute.

@@ -16,7 +16,7 @@ class ApiKeys:
     """What the hub knows of keys. The keys themselves come from the store, never from a router's table."""
 
     def __init__(self, rule: KeyRule = KeyRule.ONCE_MADE, own: KeyRoute | None = None) -> None:
-        """`own` is a key of the control process itself, which the routers are told of wherever keys are needed."""
+        """`own` is a key of the control process itself, which routers are told of wherever keys are needed."""
         self.rule = rule
         self.routes: list[KeyRoute] = []
         """The same list until a key changes, so that comparing tables costs nothing."""

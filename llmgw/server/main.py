@@ -41,8 +41,8 @@ from llmgw.server.figures import send_figures
 from llmgw.server.hub import Hub
 from llmgw.server.ids import RandomIds
 from llmgw.server.loop_watch import LoopWatch
-from llmgw.server.own_key import OwnKey
 from llmgw.server.memory import StoreMemory, known_keys, known_lives, known_nodes
+from llmgw.server.own_key import OwnKey
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
 from llmgw.server.prober import Prober
 from llmgw.server.rollback import roll_back

@@ -1,6 +1,7 @@
 """The control process's own key of the model API, for what operators ask in the playground.
 
-Made anew with each server. The secret is in this process's memory alone; routers get its SHA-256, as of every key.
+Made anew with each server. The secret is in this process's memory alone; routers get its SHA-256, as of every
+key.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from typing import Any
 from tests.router.support import Engine, Script, Seen, chunk
 
 HEAD = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nx-request-id: req-77\r\nx-llmgw-replica: chat-small-3c4d"
-    b"\r\ntransfer-encoding: chunked\r\n\r\n"
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nx-request-id: req-77\r\n"
+    b"x-llmgw-replica: chat-small-3c4d\r\ntransfer-encoding: chunked\r\n\r\n"
 )
 
 

@@ -1,4 +1,4 @@
-"""The playground over a gateway of the tests' own: what is passed on and back, and what a browser's leaving does."""
+"""The playground over a gateway of the tests' own: what is passed on and back, and what leaving does."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ def test_a_refusal_of_the_gateway_is_the_answer(visitor: Visitor, answering: Gat
 
 def test_nothing_that_an_engine_answers_is_a_document_of_this_site(visitor: Visitor, answering: Gateway) -> None:
     async def page(seen: Seen, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nset-cookie: a=b\r\ncontent-length: 3\r\n\r\n<b>")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nset-cookie: a=b\r\ncontent-length: 3\r\n\r\n<b>"
+        )
 
     answering.script = page
     answer = ask(visitor)
@@ -105,7 +107,13 @@ def test_nothing_that_an_engine_answers_is_a_document_of_this_site(visitor: Visi
 
 
 @pytest.mark.parametrize(
-    "headers", [{"x-csrf-token": "guess"}, {"x-csrf-token": ""}, {"origin": "https://x.example"}, {"sec-fetch-site": "cross-site"}]
+    "headers",
+    [
+        {"x-csrf-token": "guess"},
+        {"x-csrf-token": ""},
+        {"origin": "https://x.example"},
+        {"sec-fetch-site": "cross-site"},
+    ],
 )
 def test_only_a_page_of_this_session_may_ask(
     visitor: Visitor, answering: Gateway, headers: dict[str, str]

@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 HOSTILE = "<script>window.hacked=1</script><img src=x onerror=window.hacked=1>"
-MEAN = "it's \"quoted\" $HOME `id` \\ \u2028 é 漢 \n\ttwo lines\x7f"
+MEAN = 'it\'s "quoted" $HOME `id` \\ \u2028 é 漢 \n\ttwo lines\x7f'
 
 
 @pytest.fixture(scope="module")

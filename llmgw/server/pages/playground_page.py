@@ -190,7 +190,9 @@ def read_chat(form: Mapping[str, str]) -> bytes:
         try:
             body.update(msgspec.json.decode(more, type=dict[str, Any]))
         except (msgspec.DecodeError, RecursionError) as error:
-            raise border.bad_request(f'more parameters are a JSON object such as {{"top_k": 20}}: {error}') from None
+            raise border.bad_request(
+                f'more parameters are a JSON object such as {{"top_k": 20}}: {error}'
+            ) from None
     body["stream"] = False
     return msgspec.json.encode(body)
 
@@ -204,7 +206,9 @@ async def _whole(playground: AdminPlayground, body: bytes) -> dict[str, Any]:
                 raw += part
                 if len(raw) > ANSWER_BYTES_MAX:
                     raise AdminError(
-                        502, "long-answer", f"the answer is longer than {ANSWER_BYTES_MAX} bytes; lower max_tokens"
+                        502,
+                        "long-answer",
+                        f"the answer is longer than {ANSWER_BYTES_MAX} bytes; lower max_tokens",
                     )
     except TimeoutError:
         raise AdminError(

@@ -71,7 +71,7 @@ def sign(view: RequestView) -> tuple[str, str]:
     if view.status >= 400:
         return "warn", f"▲ {_phrase(view.status)}"
     if view.retries:
-        return "good", "● answered, tried again"
+        return "good", "↻ tried again"
     return "good", "● answered"
 
 
@@ -92,8 +92,8 @@ def links(view: RequestView) -> dict[str, str]:
     if view.endpoint is None or view.endpoint.startswith("static:"):
         return {}
     return {
-        "its logs": f"/admin/replicas/{quote(view.endpoint, safe='')}/logs",
-        "its history": address("/admin/history", {"subject": view.endpoint}),
+        "logs": f"/admin/replicas/{quote(view.endpoint, safe='')}/logs",
+        "history": address("/admin/history", {"subject": view.endpoint}),
     }
 
 

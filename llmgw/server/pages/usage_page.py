@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -39,6 +40,7 @@ GROUPS = {
 }
 WITHOUT_KEY = "(none)"
 """What the form says for requests that came without a key, whose id is empty."""
+_DAY = re.compile(r"(19[7-9]|[2-8][0-9]{2})[0-9]-[0-9]{2}-[0-9]{2}")
 _PARAMETERS = ("first", "last", "by", "key", "model")
 
 
@@ -59,13 +61,18 @@ class Asked:
         days = {"first": self.first.isoformat(), "last": self.last.isoformat(), "by": self.by}
         return {**days, **{name: value for name, value in named.items() if value}}
 
-    @property
-    def of_api(self) -> dict[str, str]:
+    def key_id(self, backend: AdminBackend) -> str | None:
+        """The key's id, which is what usage is kept by; empty for requests without one, None for all."""
+        if self.key in ("", WITHOUT_KEY):
+            return "" if self.key else None
+        return {view.name: view.id for view in backend.keys.views()}.get(self.key, self.key)
+
+    def of_api(self, backend: AdminBackend) -> dict[str, str]:
         """The parameters by which the API answers the same."""
-        until = self.last + timedelta(days=1)
+        until, key = self.last + timedelta(days=1), self.key_id(backend)
         found = {"from": self.first.isoformat(), "to": until.isoformat(), "by": self.by}
-        if self.key:
-            found["key"] = "" if self.key == WITHOUT_KEY else self.key
+        if key is not None:
+            found["key"] = key
         return {**found, "model": self.model} if self.model else found
 
 
@@ -90,7 +97,7 @@ def usage_routes(backend: AdminBackend) -> list[Route]:
             ranges=[(words, address(PATH, query)) for words, query in _ranges(asked)],
             most=max((_tokens(entry) for entry in entries), default=0),
             csv=address(f"{PATH}.csv", asked.query),
-            api=address("/api/v1/usage", asked.of_api),
+            api=address("/api/v1/usage", asked.of_api(backend)),
             without_key=WITHOUT_KEY,
         )
 
@@ -132,12 +139,10 @@ def read_asked(request: Request, today: date) -> Asked:
 
 
 async def _view(backend: AdminBackend, asked: Asked) -> UsageView:
-    ids = {view.name: view.id for view in backend.keys.views()}
-    key = None if not asked.key else "" if asked.key == WITHOUT_KEY else ids.get(asked.key, asked.key)
     return await backend.usage.view(
         from_s=_second(asked.first),
         to_s=_second(asked.last + timedelta(days=1)),
-        key=key,
+        key=asked.key_id(backend),
         model=model_name(backend, asked.model) if asked.model else None,
         by=asked.by.split(","),
     )
@@ -179,10 +184,8 @@ def _second(day: date) -> int:
 
 def _day(text: str, name: str) -> date:
     try:
-        if len(text) == 10 and text.isascii():
-            found = date.fromisoformat(text)
-            if 1970 <= found.year < 9999:
-                return found
+        if _DAY.fullmatch(text) is not None:
+            return date.fromisoformat(text)
     except ValueError:
         pass
     raise border.bad_request(f"{name} must be a day like 2026-11-29, not {text[:40]!r}")
