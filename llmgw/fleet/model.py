@@ -379,6 +379,15 @@ class Fleet:
             if shard.node_id == node_id and not shard.over
         ]
 
+    def shards_by_node(self) -> dict[str, list[tuple[Replica, Shard]]]:
+        """`shards_on` of every node that has any, for who asks about all of them."""
+        found: dict[str, list[tuple[Replica, Shard]]] = {}
+        for replica in self.replicas.values():
+            for shard in replica.shards.values():
+                if not shard.over:
+                    found.setdefault(shard.node_id, []).append((replica, shard))
+        return found
+
     def gpus_in_use(self) -> dict[str, set[str]]:
         """Node id → GPUs that a shard holds, may hold, or was promised."""
         used: dict[str, set[str]] = {}

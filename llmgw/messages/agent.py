@@ -33,6 +33,7 @@ SHARDS_PER_NODE_MAX = 256
 POLL_WAIT_S = 25.0
 BODY_BYTES_MAX = 16 * 1024 * 1024
 LOG_CHUNK_BYTES_MAX = 256 * 1024
+STREAMS_MAX = 16
 HELP_CHARS_MAX = 1024 * 1024
 EXTRA_PORTS_MAX = 256
 WEIGHTS_FILES_MAX = 2000
@@ -95,6 +96,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     usable: bool = True
     reason: str | None = None
     """Why it is not usable, as a sentence; None when it is."""
+    unusable_kind: str | None = None
+    """`broken`, `held` (others hold its memory) or `skipped` (by the configuration); None when it is usable, or
+    its agent does not tell."""
 
     @property
     def nvlink_peers(self) -> list[int] | None:
@@ -410,6 +414,8 @@ class LogChunk(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: int = 0
     text: str = ""
     error: str | None = None
+    streams: Annotated[list[Name], msgspec.Meta(max_length=STREAMS_MAX)] = []
+    """What the shard's processes have written: `engine`, and its sidecars. Agents of before tell none."""
 
 
 class EngineHelp(msgspec.Struct, frozen=True, kw_only=True):

@@ -205,6 +205,7 @@ class Backend:
             next_offset=chunk.next_offset,
             text=chunk.text,
             shard_over=shard.over,
+            streams=chunk.streams,
         )
 
     async def check_engine(self, node_id: str, wish: CheckEngine) -> EngineCheck:

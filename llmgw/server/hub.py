@@ -20,7 +20,7 @@ from llmgw.fleet.fabric_facts import FabricFacts
 from llmgw.fleet.fabric_test_gate import FabricTestGate
 from llmgw.fleet.liveness import speaks
 from llmgw.fleet.lives import Life, Lives
-from llmgw.fleet.model import Fleet, Node, RouterState
+from llmgw.fleet.model import Fleet, Node, Replica, RouterState, Shard
 from llmgw.fleet.observe import (
     Enrolment,
     forgive_pause,
@@ -129,7 +129,7 @@ class Hub:
         """How fast the same ports send and receive: for the drawing."""
         self.fabrics = FabricBook()
         """What the fabrics' managers and maps told."""
-        self.news = News()
+        self.news = News(epoch)
         """That something which operators look at may have changed."""
         self.changed = asyncio.Event()
         """Set whenever `turn` has something to look at."""
@@ -414,15 +414,22 @@ class Hub:
 
     def findings(self) -> list[Finding]:
         """What is wrong with the fleet as a whole."""
-        of_nodes = [finding for node in self.fleet.nodes.values() for finding in self.node_findings(node)]
+        shards = self.fleet.shards_by_node()
+        of_nodes = [
+            finding
+            for node in self.fleet.nodes.values()
+            for finding in self.node_findings(node, shards.get(node.node_id, []))
+        ]
         of_fabrics = self.fabrics.findings(self.clock.wall())
         return [*troubles(self.fleet, self.catalog, self.clock.monotonic()), *of_fabrics, *of_nodes]
 
-    def node_findings(self, node: Node) -> list[Finding]:
-        """What is wrong with a node, by its own account and by ours."""
+    def node_findings(self, node: Node, shards: Iterable[tuple[Replica, Shard]] | None = None) -> list[Finding]:
+        """What is wrong with a node, by its own account and by ours. `shards` are those on it that are not over;
+        they are looked for when they are not given."""
+        shards = self.fleet.shards_on(node.node_id) if shards is None else shards
         now = self.clock.monotonic()
         clone, version = self.clones.sentence(node.node_id, now), self.too_different.sentence(node.node_id, now)
-        return node_findings(self.fleet, node, clone, version)
+        return node_findings(node, shards, clone, version)
 
     # Inside.
 

@@ -43,6 +43,7 @@ from llmgw.server.ids import RandomIds
 from llmgw.server.loop_watch import LoopWatch
 from llmgw.server.memory import StoreMemory, known_keys, known_lives, known_nodes
 from llmgw.server.own_key import OwnKey
+from llmgw.server.pages.remembered import VIEWS_S_MAX
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
 from llmgw.server.prober import Prober
 from llmgw.server.rollback import roll_back
@@ -199,7 +200,7 @@ class _ControlProcess:
     async def _listen(self, hub: Hub, store: Store, backend: Backend, state: Path) -> None:
         admin = self._config.admin
         context = _admin_context(admin.tls.cert, admin.tls.key) if admin.tls is not None else None
-        app = create_admin_app(backend, secure=context is not None)
+        app = create_admin_app(backend, secure=context is not None, views_s=VIEWS_S_MAX)
         server, sockets = serve_asgi(app, admin.listen, ssl_context=context, setting="admin.listen")
         server.start(sockets)
         await server.wait_started()

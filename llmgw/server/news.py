@@ -9,9 +9,13 @@ import asyncio
 
 
 class News:
-    """Two counters. What happened is worth looking at once; figures only move."""
+    """Two counters. What happened is worth looking at once; figures only move.
 
-    def __init__(self) -> None:
+    `epoch` is the server's: the counters begin anew with it.
+    """
+
+    def __init__(self, epoch: str = "") -> None:
+        self.epoch = epoch
         self.happened = 0
         """Transitions, changes by operators, findings: each is one."""
         self.moved = 0
@@ -20,6 +24,19 @@ class News:
         """This server stops: nothing more will be told."""
         self._waiting: dict[asyncio.Future[None], bool] = {}
         """Who waits → whether for the end alone."""
+
+    @property
+    def version(self) -> str:
+        """What was counted until now, as a word: `EPOCH.HAPPENED.MOVED`."""
+        return f"{self.epoch}.{self.happened}.{self.moved}"
+
+    def counted(self, version: str) -> tuple[int, int] | None:
+        """(happened, moved) of a version; None for one of another server, or no version at all."""
+        epoch, _, counters = version.partition(".")
+        happened, _, moved = counters.partition(".")
+        if epoch != self.epoch or not (_is_count(happened) and _is_count(moved)):
+            return None
+        return int(happened), int(moved)
 
     def happen(self) -> None:
         """Something is another than before."""
@@ -50,3 +67,7 @@ class News:
         for woken, only_end in list(self._waiting.items()):
             if (end or not only_end) and not woken.done():
                 woken.set_result(None)
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 20

@@ -54,6 +54,7 @@ from llmgw.messages.findings import Finding
 from llmgw.messages.recent_views import ModelRates, ModelSeries, RequestView
 from llmgw.messages.routes import Outcome
 from llmgw.messages.topology import FabricSummary, TopologyView
+from llmgw.messages.upgrade_views import UpgradeView
 from llmgw.messages.usage_views import UsageEntry, UsageView
 from llmgw.server.admin.app import create_admin_app
 from llmgw.server.admin.auth import Attempts
@@ -89,6 +90,7 @@ def node(name: str, **changes: Any) -> NodeView:
         "gpus_in_use": [0, 1, 2, 3],
         "fabrics": [FabricOffer(name="ib-a", adapters=["mlx5_0:1"], usable=True, rate_gbps=400)],
         "ports": [Port(adapter="mlx5_0", port=1, state="ACTIVE", phys_state="LinkUp", rate_gbps=400)],
+        "port_fabrics": {"mlx5_0:1": "ib-a"},
         "engines": ["sim"],
         "replicas": ["chat-large-1a2b"],
     }
@@ -292,6 +294,18 @@ class ScriptedDrawings:
         raise AdminError(404, "unknown-fabric", f"there is no fabric {name!r}")
 
 
+class ScriptedUpgrades:
+    """The upgrade that a test says there was last."""
+
+    def __init__(self) -> None:
+        self.last: UpgradeView | None = None
+
+    async def view(self, upgrade_id: str | None, *, seen: int | None, wait_s: float) -> UpgradeView:
+        if self.last is None:
+            raise AdminError(404, "no-upgrade", "there was no upgrade of agents yet")
+        return self.last
+
+
 class ScriptedUsage:
     """Two models' sums, whatever is asked."""
 
@@ -390,9 +404,12 @@ class ScriptedBackend:
         self.playground = Playground(
             lambda: self.gateway, key="llmgw-own-secret", needs_key=lambda: self.keys_needed, streams_max=3
         )
-        self.news = News()
+        self.news = News("e1")
         self.authenticated = 0
         self.settling = False
+        self.problems = [
+            Finding(check="router-silent", severity="warning", where="router-1", what="it is silent")
+        ]
         self.broken = False
         self.nodes_known = [
             node("node01"),
@@ -474,6 +491,7 @@ class ScriptedBackend:
         self.fabrics = ScriptedFabrics(self.asked)
         self.drawings: AdminDrawings = ScriptedDrawings()
         self.usage = ScriptedUsage(self.asked)
+        self.upgrades = ScriptedUpgrades()
         self.log_text = "one\ntwo\nthree\n"
         self.log_over = True
 
@@ -486,7 +504,7 @@ class ScriptedBackend:
             listen="127.0.0.1:8080",
             routers=["router-1"],
             problems=[
-                Finding(check="router-silent", severity="warning", where="router-1", what="it is silent"),
+                *self.problems,
                 *(finding for node in self.nodes_known for finding in node.findings),
             ],
         )

@@ -31,6 +31,7 @@ LOCAL_PATHS = frozenset({"/metrics"})
 LOGIN_PATHS = frozenset({"/admin/login", "/admin/logout"})
 OPEN_PREFIX = "/admin/static/"
 """Scripts and styles that are in every copy of llmgw."""
+READS = frozenset({"GET", "HEAD"})
 TOKEN_CHARS_MAX = 512
 FAILURES_BURST_MAX = 10
 FAILURE_REFILL_S = 6.0
@@ -173,10 +174,17 @@ class Guard:
             await refusal(401, "wrong-token", message, headers)(scope, receive, send)
         else:
             scope.setdefault("state", {})["by"] = by
-            await self._app(scope, receive, send)
+            await self._let_in(scope, receive, send)
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Before anything is read: what happens while a page is made is news for it.
+        scope["state"]["news"] = self._backend.news.version
+        await self._app(scope, receive, send)
+        if scope["method"] not in READS:
+            self._backend.news.happen()
 
     async def _with_cookie(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
+        path, reads = scope["path"], scope["method"] in READS
         value = read_cookie(scope["headers"], SESSION, secure=self._secure)
         session = None if value is None else self._sessions.find(value, await self._backend.tokens())
         if session is not None:
@@ -188,7 +196,7 @@ class Guard:
                 await refusal(403, "no-csrf-token", message)(scope, receive, send)
                 return
             scope.setdefault("state", {}).update(by=session.by, session=session)
-            await self._app(scope, receive, send)
+            await self._let_in(scope, receive, send)
         elif path in LOGIN_PATHS:
             await self._app(scope, receive, send)
         elif reads and _is_page(path, scope["headers"]):

@@ -68,12 +68,9 @@ class Events:
         self.clock = clock
         self.open: Counter[str] = Counter()
         """Whose → how many streams."""
-        self.epoch = ""
-        """Of the server: its counters begin anew with it."""
         self._sessions = sessions
         self._secure = secure
-        self._findings: list[Finding] = []
-        self._found = 0
+        self._findings: list[Finding] | None = None
         self._looked_at = -float("inf")
 
     def routes(self) -> list[Route]:
@@ -89,20 +86,17 @@ class Events:
         return value is not None and self._sessions.find(value, tokens) is not None
 
     def counted(self) -> tuple[int, int]:
-        """(what happened, what moved) until now."""
-        now = self.clock()
+        """(what happened, what moved) until now; findings that came of time alone have happened."""
+        now, news = self.clock(), self.backend.news
         if now - self._looked_at >= self.limits.findings_s:
             self._looked_at = now
-            server = self.backend.server()
-            self.epoch = server.epoch
-            if server.problems != self._findings:
-                self._findings = server.problems
-                self._found += 1
-        news = self.backend.news
-        return news.happened + self._found, news.moved
+            before, self._findings = self._findings, self.backend.server().problems
+            if before is not None and before != self._findings:
+                news.happen()
+        return news.happened, news.moved
 
     async def _stream(self, request: Request) -> Response:
-        border.only_parameters(request)
+        border.only_parameters(request, "after")
         if request.method == "HEAD":
             return Response(headers=HEADERS)
         return _Stream(self, request)
@@ -153,11 +147,14 @@ class _Stream(Response):
         events, limits, news = self._events, self._events.limits, self._events.backend.news
         began = told_at = spoke_at = events.clock()
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        told = events.counted()
-        # What was last told before a stream broke need not be told again; else the page may be older than it.
+        # A stream that broke goes on behind what it told last, and a new one behind what its page was made of.
+        after = self._request.headers.get("last-event-id") or self._request.query_params.get("after", "")
+        known, told = news.counted(after), events.counted()
         first = f"retry: {limits.retry_s * 1000:.0f}\n\n"
-        if self._request.headers.get("last-event-id") != self._version(told):
-            first += self._news(told)
+        if known is not None and known[0] == told[0]:
+            told = known
+        else:
+            first += self._news()
         await _say(send, first)
         while not news.ended and events.clock() - began < limits.stream_s:
             since = events.clock() - told_at
@@ -172,17 +169,14 @@ class _Stream(Response):
             moved = counted[1] != told[1] and since >= limits.moved_s
             if happened or moved or since >= limits.news_s:
                 told, told_at, spoke_at = counted, now, now
-                await _say(send, self._news(told))
+                await _say(send, self._news())
             elif now - spoke_at >= limits.comment_s:
                 spoke_at = now
                 await _say(send, ": still here\n\n")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _version(self, counted: tuple[int, int]) -> str:
-        return f"{self._events.epoch}.{counted[0]}.{counted[1]}"
-
-    def _news(self, counted: tuple[int, int]) -> str:
-        version = self._version(counted)
+    def _news(self) -> str:
+        version = self._events.backend.news.version
         return f"event: news\nid: {version}\ndata: {version}\n\n"
 
 

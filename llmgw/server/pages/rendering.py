@@ -18,8 +18,11 @@ from starlette.types import Receive, Scope, Send
 
 import llmgw
 from llmgw.server.admin.answers import GZIP_BYTES_MIN, GZIP_LEVEL, takes_gzip
+from llmgw.server.pages.addresses import LINKS
 from llmgw.server.pages.assets import asset_url
 from llmgw.server.pages.numbers import FILTERS
+from llmgw.server.pages.plain_text import plain_line
+from llmgw.server.pages.sayings import pieces
 from llmgw.server.pages.times import ago, iso, utc, without_now
 
 PAGE_HEADERS = {
@@ -63,7 +66,8 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(asset=asset_url, nav_pages=PAGES, version=llmgw.__version__)
-    environment.filters.update(FILTERS, utc=utc, iso=iso, ago=ago)
+    environment.filters.update(FILTERS, **LINKS, plain_line=plain_line)
+    environment.filters.update(utc=utc, iso=iso, ago=ago, pieces=pieces)
     return environment
 
 
@@ -106,9 +110,17 @@ class Page(Response):
 
 def page(request: Request, template: str, status: int = 200, **facts: Any) -> Response:
     """A page as an answer. Templates know `session` (None before login), `path`, `now` (seconds since the epoch),
-    `done` (what a change just did) and their own facts, which nobody may change any more."""
+    `news` (the version of `News` that they are of), `done` (what a change just did) and their own facts, which
+    nobody may change any more."""
     session = getattr(request.state, "session", None)
-    facts = {"session": session, "path": request.url.path, "now": time.time(), "done": None, **facts}
+    own = {
+        "session": session,
+        "path": request.url.path,
+        "now": time.time(),
+        "news": getattr(request.state, "news", ""),
+        "done": None,
+    }
+    facts = {**own, **facts}
     if session is not None:
         facts["done"] = session.said.get(request.query_params.get("said", ""))
     return Page(template, status, facts)

@@ -9,24 +9,33 @@ from starlette.routing import Route
 from llmgw.server.admin.auth import TokenCheck
 from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.pages.assets import PREFIX, serve_asset
-from llmgw.server.pages.events import Events
+from llmgw.server.pages.events import EventLimits, Events
 from llmgw.server.pages.fabric_pages import fabric_routes
 from llmgw.server.pages.handlers import as_page
+from llmgw.server.pages.history_pages import history_routes
 from llmgw.server.pages.login import Login
+from llmgw.server.pages.model_pages import model_routes
+from llmgw.server.pages.node_pages import node_routes
 from llmgw.server.pages.overview import overview_routes
 from llmgw.server.pages.playground_page import playground_routes
 from llmgw.server.pages.rendering import PAGE_HEADERS, error_page
+from llmgw.server.pages.replica_pages import replica_routes
 from llmgw.server.pages.request_pages import request_routes
 from llmgw.server.pages.sessions import BrowserSessions
 from llmgw.server.pages.usage_page import usage_routes
 
 
 def page_routes(
-    backend: AdminBackend, sessions: BrowserSessions, check: TokenCheck, *, secure: bool
+    backend: AdminBackend,
+    sessions: BrowserSessions,
+    check: TokenCheck,
+    *,
+    secure: bool,
+    event_limits: EventLimits | None = None,
 ) -> list[Route]:
     """All of them; `Guard` stands before them as it does before the API."""
     login = Login(backend, sessions, check, secure=secure)
-    events = Events(backend, sessions, secure=secure)
+    events = Events(backend, sessions, secure=secure, limits=event_limits)
     return [
         Route("/", _to_admin, methods=["GET"]),
         Route(f"{PREFIX}/{{version}}/{{name:path}}", serve_asset, methods=["GET"]),
@@ -35,7 +44,11 @@ def page_routes(
         Route("/admin/logout", as_page(login.log_out), methods=["POST"]),
         *events.routes(),
         *overview_routes(backend),
+        *node_routes(backend),
         *fabric_routes(backend),
+        *model_routes(backend),
+        *replica_routes(backend),
+        *history_routes(backend),
         *request_routes(backend),
         *usage_routes(backend),
         *playground_routes(backend),

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 UNKNOWN = "–"
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
-_RELATIVE = re.compile(r'(<time class="ago"[^>]*>)[^<]*|(<meta name="now" content=")[^"]*')
+_RELATIVE = re.compile(r'(<time class="ago"[^>]*>)[^<]*|(<meta name="(?:now|news)" content=")[^"]*')
 
 
 def utc(at: float) -> str:
@@ -52,5 +52,5 @@ def relative(at: float, now: float) -> str:
 
 
 def without_now(page: str) -> str:
-    """A page without the texts that say how long ago: two that differ in nothing else say the same."""
+    """A page without what says how long ago, and of when it is: two that differ in nothing else say the same."""
     return _RELATIVE.sub(lambda found: found[1] or found[2], page)

@@ -23,6 +23,8 @@ const line = document.getElementById("fresh");
 let cameAt = Date.now();
 let tookMs = 0;
 let etag = null;
+// What this page is made of, in the server's words.
+let version = document.querySelector('meta[name="news"]')?.content ?? "";
 let over = false;
 let asking = false;
 let wanted = false;
@@ -98,6 +100,7 @@ function take(told) {
     throw new Error("it is another version of llmgw now: load this page again");
   }
   const left = morph(main, fresh);
+  version = told.querySelector('meta[name="news"]')?.content ?? "";
   if (document.title !== told.title) document.title = told.title;
   tellTimes();
   document.dispatchEvent(new Event("fresh"));
@@ -137,7 +140,7 @@ function end() {
 function open() {
   close();
   if (over || document.hidden || typeof EventSource === "undefined") return;
-  stream = new EventSource(EVENTS);
+  stream = new EventSource(`${EVENTS}?after=${encodeURIComponent(version)}`);
   stream.addEventListener("open", heard);
   stream.addEventListener("news", () => {
     heard();

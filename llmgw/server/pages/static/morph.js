@@ -1,4 +1,5 @@
 // Changes one tree into another where they differ and nowhere else, so that what somebody does in it goes on.
+// Rows and items that come and go are best given an `id`: then each stays itself wherever it moves.
 
 /**
  * `old` becomes like `told`, a tree of another document. Children are matched by `id`, else by position and tag.
@@ -21,16 +22,25 @@ class Morph {
   }
 
   children(old, told) {
+    // What is the same at the end stays there: a new first row makes no other of each that follows.
+    let end = null;
+    let last = told.lastChild;
+    for (let each = old.lastChild; each !== null && last !== null && each.isEqualNode(last); each = each.previousSibling) {
+      end = each;
+      last = last.previousSibling;
+    }
+    if (last === null && end === old.firstChild) return;
     const byId = new Map();
     for (const child of old.children) if (idOf(child) !== null) byId.set(idOf(child), child);
-    const wanted = new Set([...told.children].map(idOf).filter((id) => id !== null));
+    const wanted = new Set([...told.children].map(idOf));
+    wanted.delete(null);
     let at = old.firstChild;
-    for (const next of told.childNodes) {
+    for (let next = last === null ? null : told.firstChild; next !== null; next = next === last ? null : next.nextSibling) {
       const id = idOf(next);
       let found = id === null ? at : byId.get(id) ?? null;
       // By position: the next of its kind; those with an id that is still wanted wait for their turn.
-      if (id === null) while (found !== null && (wanted.has(idOf(found)) || !alike(found, next))) found = found.nextSibling;
-      if (found === null || !alike(found, next)) {
+      if (id === null) while (found !== end && (wanted.has(idOf(found)) || !alike(found, next))) found = found.nextSibling;
+      if (found === null || (id === null && found === end) || !alike(found, next)) {
         old.insertBefore(document.importNode(next, true), at);
         continue;
       }
@@ -38,7 +48,7 @@ class Morph {
       else old.insertBefore(found, at);
       this.node(found, next);
     }
-    while (at !== null) {
+    while (at !== end && at !== null) {
       const gone = at;
       at = at.nextSibling;
       gone.remove();
