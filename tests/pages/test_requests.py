@@ -91,6 +91,7 @@ def test_every_request_says_how_it_ended_and_leads_to_where_it_can_be_seen(
     links = set(re.findall(r'href="([^"]+)"', page))
     assert {
         "/admin/models/org/chat-large",
+        "/admin/replicas/chat-small-3c4d",
         "/admin/replicas/chat-small-3c4d/logs",
         "/admin/history?subject=chat-small-3c4d",
         "/api/v1/requests",

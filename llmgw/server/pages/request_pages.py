@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,6 +15,7 @@ from llmgw.server.admin import border
 from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.admin.recent import FAILED, FILTERS, wanted
 from llmgw.server.own_key import PLAYGROUND
+from llmgw.server.pages.addresses import replica_url
 from llmgw.server.pages.changes import SAID
 from llmgw.server.pages.handlers import as_page
 from llmgw.server.pages.rendering import page
@@ -92,14 +93,14 @@ def links(view: RequestView) -> dict[str, str]:
     if view.endpoint is None or view.endpoint.startswith("static:"):
         return {}
     return {
-        "logs": f"/admin/replicas/{quote(view.endpoint, safe='')}/logs",
+        "logs": f"{replica_url(view.endpoint)}/logs",
         "history": address("/admin/history", {"subject": view.endpoint}),
     }
 
 
 def address(path: str, query: Mapping[str, str]) -> str:
     """A path with a query, if there is any."""
-    return f"{path}?{urlencode(query)}" if query else path
+    return f"{path}?{urlencode(query, errors='replace')}" if query else path
 
 
 def _key_names(backend: AdminBackend) -> set[str]:

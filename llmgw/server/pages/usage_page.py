@@ -89,6 +89,7 @@ def usage_routes(backend: AdminBackend) -> list[Route]:
             "usage.html",
             asked=asked,
             view=view,
+            by=asked.by.split(","),
             entries=entries[:ROWS_SHOWN_MAX],
             left_out=len(entries) - len(entries[:ROWS_SHOWN_MAX]),
             names=names,
@@ -107,7 +108,8 @@ def usage_routes(backend: AdminBackend) -> list[Route]:
         file = f"llmgw-usage-{asked.first}-{asked.last}.csv"
         headers = {**ALWAYS, "content-disposition": f'attachment; filename="{file}"'}
         # With a mark at its start, by which spreadsheets know that it is UTF-8.
-        return Response(f"\ufeff{usage_csv(view)}", headers=headers, media_type="text/csv; charset=utf-8")
+        text = f"\ufeff{usage_csv(view)}".encode(errors="replace")
+        return Response(text, headers=headers, media_type="text/csv; charset=utf-8")
 
     return [
         Route(PATH, as_page(usage), methods=["GET"]),
