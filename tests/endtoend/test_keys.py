@@ -385,7 +385,8 @@ def test_the_playground_needs_no_key_is_counted_by_its_own_name_and_leaves_nothi
     endless = {**body, "max_tokens": 4000, "stream": True}
     with visitor.http.stream("POST", "/admin/playground/chat", json=endless, headers=headers) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
-        assert b"data: " in next(answer.iter_raw())
+        parts = answer.iter_raw()
+        assert b"data: " in next(parts)
         request_id = answer.headers["x-request-id"]
     (left,) = until(lambda: running.get(f"requests?id={request_id}"), 10)
     assert (left["key"], left["status"], left["stream"]) == ("(playground)", 499, True)
