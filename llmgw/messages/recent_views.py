@@ -36,8 +36,12 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True):
     """Further engines that were asked."""
     retry_refused: bool = False
     """Another engine could have been asked, but the model's retry budget was spent."""
+    retried_because: str | None = None
+    """What became of each engine that was asked before the last."""
     error: str | None = None
-    """Why it failed, or was tried again."""
+    """Why it failed: a sentence, or where it named no model that is known the code of the refusal."""
+    request_id: str = ""
+    """What its client knows it by (`x-request-id`); empty for what was no whole request."""
 
 
 class ModelRates(msgspec.Struct, frozen=True, kw_only=True):

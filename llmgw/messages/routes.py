@@ -94,7 +94,8 @@ class KeyRoute(msgspec.Struct, frozen=True, kw_only=True):
 
     `hash` is the SHA-256 of the whole key: routers never hold a key itself. `models` are the only ones it may ask
     for, None: all. Limits hold for all routers together; None sets none. Requests of a higher `priority` leave a
-    queue first. `expires_at_s` is in seconds since 1970.
+    queue first. `expires_at_s` is in seconds since 1970. `of_server`: the control process has made it for itself,
+    and nobody else was given it.
     """
 
     id: str
@@ -105,6 +106,7 @@ class KeyRoute(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     priority: int = 0
     expires_at_s: float | None = None
+    of_server: bool = False
 
 
 class RouteTable(msgspec.Struct, frozen=True, kw_only=True, tag="table"):
@@ -145,7 +147,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
     `key` is the id of the key that it came with. Tokens are None where nothing is known of them, and `estimated`
     where the router counted them itself, since the engine's own count never came. `queued_s` is how long it
-    waited for an engine to have room."""
+    waited for an engine to have room. `endpoint` is what answered, or was asked last. `retried_because` says what
+    became of each engine that was asked before that one, and `request_id` is what the client knows it by
+    (`x-request-id`)."""
 
     model: str
     endpoint: str | None
@@ -162,6 +166,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     completion_tokens: int | None = None
     estimated: bool = False
     queued_s: float = 0.0
+    retried_because: str | None = None
+    request_id: str = ""
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):

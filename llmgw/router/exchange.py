@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 RETRIED_STATUSES = frozenset((502, 503, 504))
 _NOT_IMPLEMENTED = 501  # about the request, and no failure of the engine as the other 5xx are
 CLIENT_LEFT = 499
+WORDS_MAX = 500
+"""Characters of what is told of a request: why it failed, and why it was tried again."""
 NEVER = math.inf
 
 
@@ -62,6 +64,7 @@ class Exchange:
         "_dialling",
         "_endpoint",
         "_ends_at",
+        "_failed",
         "_failure",
         "_head",
         "_heard_at",
@@ -92,6 +95,8 @@ class Exchange:
     """What it sends is a sign of life."""
     _heard_at: float
     """When the engine last sent body bytes, or was last let send any."""
+    _failed: list[str]
+    """What became of each engine that did not answer, in order. Set with the first, as `_failure` is."""
 
     def __init__(
         self,
@@ -282,8 +287,13 @@ class Exchange:
             self._tries.died()
         self._leave_endpoint()
         self._head = None
+        what = f"{endpoint.id}: {why}"
+        if self._failure is None:
+            self._failed = [what]
+        else:
+            self._failed.append(what)
         if died or self._failure is None:
-            self._failure = engine_failed(self._model.name, f"the engine {endpoint.id}: {why}", status=status)
+            self._failure = engine_failed(self._model.name, f"the engine {what}", status=status)
         self._attempt(monotonic())
 
     def _endpoint_failed(self, endpoint: Endpoint, why: str) -> None:
@@ -550,16 +560,19 @@ class Exchange:
             self._service.pings.remove(self)
         tries = self._tries
         tokens = self._usage.tokens(broken=error is not None, reached=endpoint is not None and self._sent)
+        retries = tries.retries
+        if endpoint is None and tries.tried:
+            endpoint = tries.tried[-1]
         # By place: names would cost as much as everything else here.
         outcome = Outcome(
             self._model.name,
             endpoint.id if endpoint is not None else None,
             status,
-            tries.retries,
+            retries,
             first - started if first else None,
             now - started,
             self._stream,
-            error[:500] if error is not None else None,
+            error[:WORDS_MAX] if error is not None else None,
             tries.refused and status >= 500,
             self._caller.id,
             tokens.prompt,
@@ -567,6 +580,8 @@ class Exchange:
             tokens.completion,
             tokens.estimated,
             waiter.waited_s if waiter is not None else 0.0,
+            "; ".join(self._failed[:retries])[:WORDS_MAX] if retries else None,
+            self._request.request_id.decode(),
         )
         self._service.telemetry.record(outcome)
         if tries.tried or status == CLIENT_LEFT:

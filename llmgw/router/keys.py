@@ -29,6 +29,8 @@ class Keys:
 
     def __init__(self, workers: int) -> None:
         self.required = False
+        self._any_given = False
+        """Somebody has a key, beside the control process."""
         self._known = False
         """There is a table. Before, nobody can be told apart."""
         self._workers = workers
@@ -59,6 +61,7 @@ class Keys:
                 caller.gone = True
                 self._busy.discard(caller)
         self._by_id = by_id
+        self._any_given = any(not caller.route.of_server for caller in by_id.values())
         self._by_hash = {caller.route.hash: caller for caller in by_id.values()}
 
     def share(self, shares: Mapping[str, KeyShare], workers: int, now: float) -> None:
@@ -92,10 +95,10 @@ class Keys:
                 raise several_keys()
             given = value
         if given is None:
-            raise no_key(bool(self._by_id))
+            raise no_key(self._any_given)
         caller = self._by_hash.get(sha256(given).digest()) if len(given) <= CREDENTIAL_BYTES_MAX else None
         if caller is None:
-            raise wrong_key() if self._by_id else no_key(False)
+            raise wrong_key() if self._any_given else no_key(False)
         caller.check_alive()
         return caller
 

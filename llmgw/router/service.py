@@ -116,13 +116,20 @@ class Service:
                 caller.refused()
                 raise
         except ApiError as error:
-            self.record_refusal(error, caller)
+            self.record_refusal(error, caller, request.request_id.decode())
             raise
 
-    def record_refusal(self, error: ApiError, caller: Caller = ANYBODY) -> None:
+    def record_refusal(self, error: ApiError, caller: Caller = ANYBODY, request_id: str = "") -> None:
         """A request that named no model that is known: its name is the client's word, and is not kept."""
         self.telemetry.record(
-            Outcome(model="", endpoint=None, status=error.status, error=error.code, key=caller.id)
+            Outcome(
+                model="",
+                endpoint=None,
+                status=error.status,
+                error=error.code,
+                key=caller.id,
+                request_id=request_id,
+            )
         )
 
     def apply(self, table: RouteTable) -> bool:

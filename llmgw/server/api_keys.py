@@ -15,12 +15,17 @@ from llmgw.server.store.key_records import KeyRecord
 class ApiKeys:
     """What the hub knows of keys. The keys themselves come from the store, never from a router's table."""
 
-    def __init__(self, rule: KeyRule = KeyRule.ONCE_MADE) -> None:
+    def __init__(self, rule: KeyRule = KeyRule.ONCE_MADE, own: KeyRoute | None = None) -> None:
+        """`own` is a key of the control process itself, which routers are told of wherever keys are needed."""
         self.rule = rule
         self.routes: list[KeyRoute] = []
         """The same list until a key changes, so that comparing tables costs nothing."""
         self.names: dict[str, str] = {}
-        """Id → name of every key that is not revoked."""
+        """Id → name of every key that a request may come with: those that are not revoked, and our own."""
+        self.count = 0
+        """How many keys were made and are not revoked."""
+        self._own = own
+        self._records: list[KeyRecord] = []
         self.any_made = False
         self.store_lost = False
         """A router's table has keys, and the store never had one."""
@@ -38,24 +43,31 @@ class ApiKeys:
 
     def take(self, records: Iterable[KeyRecord], *, any_made: bool) -> None:
         """These are the keys from now on. Where nobody is asked for one, the routers are told of none."""
-        records = sorted(records, key=lambda record: record.id)
+        self._records = sorted(records, key=lambda record: record.id)
         self.any_made = any_made
-        self.names = {record.id: record.name for record in records}
-        self.routes = [key_route(record) for record in records] if self.rule is not KeyRule.NEVER else []
-        self.shares.set_limits(self.routes)
-        self.tally.keep(self.names)
+        self._make()
 
     def imported(self, table: RouteTable) -> None:
         """A router that outlived the previous server has this table. Its keys are not taken over; but when it has
         some and the store never had any, the store was lost, and the gateway must not open itself for that."""
-        if table.keys and not self.any_made:
+        if not self.any_made and any(not key.of_server for key in table.keys):
             self.store_lost = True
+            self._make()
+
+    def _make(self) -> None:
+        own = [self._own] if self._own is not None and self.required else []
+        routes = [key_route(record) for record in self._records] if self.rule is not KeyRule.NEVER else []
+        self.count = len(self._records)
+        self.names = {record.id: record.name for record in self._records} | {key.id: key.id for key in own}
+        self.routes = [*own, *routes]
+        self.shares.set_limits(self.routes)
+        self.tally.keep(self.names)
 
     def told(self, router_id: str, message: Telemetry) -> None:
         """Take what a router saw."""
         self.shares.told(router_id, message.keys)
         for outcome in message.outcomes:
-            if outcome.key in self.names:
+            if outcome.key in self.names and (self._own is None or outcome.key != self._own.id):
                 self.used.add(outcome.key)
         self.tally.take(message.outcomes, self.names)
 
@@ -66,12 +78,12 @@ class ApiKeys:
 
     def findings(self, listen: str, now: float) -> list[Finding]:
         """What an operator should know: that everybody is refused, or that keys are not asked for."""
-        alive = [key for key in self.routes if key.expires_at_s is None or key.expires_at_s > now]
+        alive = [key for key in self._records if key.expires_at is None or key.expires_at > now]
         if self.required and not alive:
             what = "every request to the model API is refused: it needs a key, and there is none"
             if self.store_lost:
                 what += "; the routers had some, so the store was lost"
-            elif self.names:
+            elif self.count:
                 what = "every request to the model API is refused: all keys have expired"
             return [
                 Finding(
@@ -82,8 +94,8 @@ class ApiKeys:
                     remedy="`llmgw ctl keys create NAME`, or auth: none in server.yaml to open it to everybody",
                 )
             ]
-        if self.rule is KeyRule.NEVER and self.names:
-            count = len(self.names)
+        if self.rule is KeyRule.NEVER and self.count:
+            count = self.count
             return [
                 Finding(
                     check="api-keys-not-asked-for",

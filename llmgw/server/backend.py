@@ -45,6 +45,8 @@ from llmgw.server.key_owner import KeyOwner
 from llmgw.server.loop_watch import LoopPause
 from llmgw.server.metrics.exposition import Metrics
 from llmgw.server.metrics.source import Source
+from llmgw.server.own_key import OwnKey
+from llmgw.server.playground import Playground
 from llmgw.server.recent.known import RecentKnown
 from llmgw.server.router_worker import RouterView
 from llmgw.server.store.errors import StoreError
@@ -94,7 +96,10 @@ class Backend:
         require_fabric_test_s: float | None = None,
         router_views: Callable[[], list[RouterView]] = list,
         tokens: Callable[[], Mapping[str, TokenTally]] = dict,
+        own_key: OwnKey | None = None,
+        tls_cert: str | None = None,
     ) -> None:
+        """`own_key` is what the routers know this server itself by, `tls_cert` the certificate that they show."""
         self._hub = hub
         self._store = store
         self._listen = listen
@@ -107,6 +112,12 @@ class Backend:
         self.usage = UsageKnown(store)
         self.recent = RecentKnown(hub)
         self.audit = AuditBook(store, hub.clock.wall)
+        self.playground = Playground(
+            lambda: next((view.listen for view in router_views() if view.state == "serving"), listen),
+            key="" if own_key is None else own_key.secret,
+            needs_key=lambda: hub.keys.required,
+            tls_cert=tls_cert,
+        )
         self.news = hub.news
         self.upgrades = upgrades
         self._started_at = started_at
@@ -126,7 +137,7 @@ class Backend:
             started_at=self._started_at,
             settling=self._hub.fleet.settling,
             listen=self._listen,
-            api_keys=len(self._hub.keys.names),
+            api_keys=self._hub.keys.count,
             api_keys_required=self._hub.keys.required,
             routers=self._routers(),
             problems=self._findings(),

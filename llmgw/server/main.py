@@ -44,6 +44,7 @@ from llmgw.server.ids import RandomIds
 from llmgw.server.limits.readings import watch_limits
 from llmgw.server.loop_watch import LoopWatch
 from llmgw.server.memory import StoreMemory, known_keys, known_lives, known_nodes
+from llmgw.server.own_key import OwnKey
 from llmgw.server.pages.remembered import VIEWS_S_MAX
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
 from llmgw.server.prober import Prober
@@ -115,6 +116,7 @@ class _ControlProcess:
         revision, catalog, differs = await ruling_catalog(store, config.catalog, time.time())
         if differs is not None:
             log.warning(differs)
+        own_key = OwnKey.made()
         hub = Hub(
             epoch=store.epoch,
             catalog=catalog,
@@ -127,7 +129,7 @@ class _ControlProcess:
             known_nodes=known_nodes(store, time.monotonic()),
             known_lives=known_lives(store),
             roll_back=self._stopped_rollouts.put_nowait,
-            api_keys=known_keys(store, config.key_rule),
+            api_keys=known_keys(store, config.key_rule, own_key.route),
         )
         usage.known = lambda: {model.name for model in hub.catalog.models}
         hub.start_settling()
@@ -157,6 +159,8 @@ class _ControlProcess:
             upgrades=upgrades,
             loop_pause=watch.longest,
             require_fabric_test_s=config.placement.require_fabric_test,
+            own_key=own_key,
+            tls_cert=config.tls.cert if config.tls is not None else None,
         )
         fabrics = FabricWatch(
             hub,

@@ -8,6 +8,7 @@ from llmgw.config.server import KeyRule
 from llmgw.fleet.events import Event
 from llmgw.fleet.lives import Life
 from llmgw.fleet.model import Node
+from llmgw.messages.routes import KeyRoute
 from llmgw.server.api_keys import ApiKeys
 from llmgw.server.store.interface import StoreInterface
 
@@ -62,9 +63,9 @@ def known_nodes(store: StoreInterface, now: float) -> list[Node]:
     ]
 
 
-def known_keys(store: StoreInterface, rule: KeyRule) -> ApiKeys:
-    """The API keys that the store has: the first table that is published already has them."""
-    keys = ApiKeys(rule)
+def known_keys(store: StoreInterface, rule: KeyRule, own: KeyRoute | None = None) -> ApiKeys:
+    """The API keys that the store has, and `own`: the first table that is published already has them."""
+    keys = ApiKeys(rule, own)
     keys.take(store.api_keys.all(), any_made=store.api_keys.any_made)
     return keys
 

@@ -63,6 +63,7 @@ from llmgw.server.admin.auth import Attempts
 from llmgw.server.admin.backend import AdminDrawings, AdminError
 from llmgw.server.asgi import serve_asgi
 from llmgw.server.news import News
+from llmgw.server.playground import Playground
 from llmgw.server.recent.rates import RecentRates
 from llmgw.server.recent.requests import RecentRequests
 from tests.fabric.generate import fat_tree
@@ -434,6 +435,12 @@ class ScriptedBackend:
         self.keys = ScriptedKeys(self)
         self.recent = ScriptedRecent(["org/chat-large", "chat-small"])
         self.audit = ScriptedAudit()
+        self.gateway = "127.0.0.1:9"
+        """Where the playground's requests go: the port of nobody, until a test has something there."""
+        self.keys_needed = False
+        self.playground = Playground(
+            lambda: self.gateway, key="llmgw-own-secret", needs_key=lambda: self.keys_needed, streams_max=3
+        )
         self.news = News("e1")
         self.authenticated = 0
         self.settling = False

@@ -22,6 +22,7 @@ from llmgw.messages.routes import RouteTable
 from tests.endtoend.conftest import Running, llmgw, until
 from tests.endtoend.servers import Server, server
 from tests.engines.running import Program, sim_engine
+from tests.pages.visitor import Visitor
 from tests.server.exposition import value
 
 MODELS = ("local", "other")
@@ -366,3 +367,48 @@ def test_json_has_the_key_once_and_the_history_has_who_did_what(running: Server)
     assert made["key"] not in json.dumps(events)
     running.ctl("keys", "create", "json")
     running.ctl("keys", "revoke", "json")
+
+
+def test_the_playground_needs_no_key_is_counted_by_its_own_name_and_leaves_nothing_in_flight(
+    running: Server,
+) -> None:
+    visitor = Visitor(running.admin)
+    visitor.log_in(json.loads((running.state / "admin.json").read_text())["token"])
+    headers = {"x-csrf-token": visitor.csrf()}
+    body = {"model": "local", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
+
+    def chat() -> int:
+        return visitor.http.post("/admin/playground/chat", json=body, headers=headers).status_code
+
+    assert [chat() for _ in range(8)] == [200] * 8, "whichever router takes it"
+    assert ask(running, None).status_code == 401
+    endless = {**body, "max_tokens": 4000, "stream": True}
+    with visitor.http.stream("POST", "/admin/playground/chat", json=endless, headers=headers) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        parts = answer.iter_raw()
+        assert b"data: " in next(parts)
+        request_id = answer.headers["x-request-id"]
+    (left,) = until(lambda: running.get(f"requests?id={request_id}"), 10)
+    assert (left["key"], left["status"], left["stream"]) == ("(playground)", 499, True)
+    until(lambda: [each["in_flight"] for each in running.get("rates")] == [0, 0], 10)
+    assert len(running.get("requests?key=(playground)&status=2xx")) == 8
+    assert "(playground)" in running.ctl("requests", "--failed", "--key", "(playground)")
+
+    def used() -> dict[str, Any]:
+        return next(
+            (each for each in running.get("usage?by=key")["entries"] if each["key"] == "(playground)"), {}
+        )
+
+    until(lambda: used().get("requests") == 9, 10)
+    assert used()["completion_tokens"] >= 24
+    assert "(playground)" in visitor.http.get("/admin/usage").text
+    assert "(playground)" not in {each["name"] for each in running.get("keys")}
+    assert running.get("server")["api_keys"] == len(running.get("keys"))
+    # The next server has another secret, and routers that live hear of it.
+    running.kill()
+    running.start_again()
+    running.wait_serving()
+    visitor = Visitor(running.admin)
+    visitor.log_in(json.loads((running.state / "admin.json").read_text())["token"])
+    headers["x-csrf-token"] = visitor.csrf()
+    until(lambda: [chat() for _ in range(6)] == [200] * 6, 20)

@@ -391,3 +391,12 @@ def test_a_key_at_rest_is_told_again_when_its_part_grows_until_that_is_whole() -
     assert keys.take_demand() == keys.take_demand() == {}
     keys.share({"k": KeyShare(requests_per_minute=45)}, 2, time.monotonic())
     assert keys.take_demand()["k"].requests_left == pytest.approx(30, abs=1)
+
+
+def test_the_servers_own_key_is_known_and_does_not_count_as_one_that_somebody_has() -> None:
+    own = route(OTHER, "(playground)", of_server=True)
+    made = keys(own)
+    assert made.identify(bearer(OTHER)).id == "(playground)"
+    assert refusal(made, ()).code == refusal(made, bearer(KEY)).code == "no_api_keys"
+    made = keys(own, route())
+    assert (refusal(made, ()).code, refusal(made, bearer(b"x")).code) == ("missing_api_key", "invalid_api_key")

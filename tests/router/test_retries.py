@@ -65,8 +65,30 @@ def test_a_failure_before_the_first_body_byte_is_repeated_elsewhere(play, failin
         await ask_until_tried(fleet, lambda: bad.requests)
         await until(lambda: any(outcome.retries for outcome in fleet.outcomes), "an outcome with a retry")
         retried = next(outcome for outcome in fleet.outcomes if outcome.retries)
-        assert (retried.endpoint, retried.status, retried.retries) == ("m-1", 200, 1)
+        assert (retried.endpoint, retried.status, retried.retries, retried.error) == ("m-1", 200, 1, None)
+        assert str(retried.retried_because).startswith("m-0: it ")
         assert all(seen.body == b'{"model":"m"}' for seen in good.requests)
+
+    play(scenario)
+
+
+def test_what_is_told_of_a_request_says_why_it_was_tried_again_and_why_it_failed(play) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        await fleet.serve(raw(abort=True), raw(abort=True))
+        answer = await fleet.ask(post(headers=b"x-request-id: my-own-7\r\n"))
+        assert (answer.status, answer.headers["x-request-id"]) == (502, "my-own-7")
+        outcome = await fleet.outcome()
+        first, last = ("m-0", "m-1") if outcome.endpoint == "m-1" else ("m-1", "m-0")
+        assert (outcome.endpoint, outcome.retries) == (last, 1), "the one that was asked last is named"
+        assert str(outcome.retried_because).startswith(f"{first}: it ")
+        assert f"the engine {last}: it " in str(outcome.error)
+        assert outcome.request_id == "my-own-7"
+        for path in ("/v1/chat/completions", "/v1/messages"):
+            fleet.telemetry.clear()
+            refused = await fleet.ask(post(b'{"model":"unknown"}', path=path))
+            await until(lambda: fleet.outcomes, "the refused one is told")
+            (outcome,) = fleet.outcomes
+            assert (outcome.status, outcome.request_id) == (404, refused.headers["x-request-id"])
 
     play(scenario)
 

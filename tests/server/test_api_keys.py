@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+
+import msgspec
 import pytest
 
 from llmgw.config.server import KeyRule, ServerConfig
@@ -9,7 +12,9 @@ from llmgw.messages.routes import KeyRoute, Outcome, RouteTable, TableVersion, T
 from llmgw.server.api_keys import ApiKeys
 from llmgw.server.hub import Hub
 from llmgw.server.key_tally import WITHOUT
+from llmgw.server.own_key import PLAYGROUND, OwnKey
 from llmgw.server.store.key_records import KeyRecord
+from llmgw.server.store.secrets import name_problem
 from tests.server.test_metrics import NOW, World
 
 HASH = "ab" * 32
@@ -137,3 +142,45 @@ def test_metrics_have_every_keys_series_from_the_start_and_are_bounded() -> None
     assert value(text, "llmgw_key_requests_total", key="(other)", status_class="2xx") == 10
     names = {sample.labels["key"] for sample in families(text)["llmgw_key_requests"].samples}
     assert len(names) == metrics.KEYS_MAX + 2
+
+
+# The control process's own key.
+
+
+def test_routers_know_the_servers_own_key_wherever_keys_are_needed_and_nobody_else_counts_it() -> None:
+    own = OwnKey.made()
+    keys = ApiKeys(KeyRule.ONCE_MADE, own.route)
+    keys.take([], any_made=False)
+    assert (keys.routes, keys.names, keys.required) == ([], {}, False), "nobody is asked for a key yet"
+    keys.take([record()], any_made=True)
+    assert [key.id for key in keys.routes] == [PLAYGROUND, "k1"]
+    assert (keys.names, keys.count) == ({"k1": "alice", PLAYGROUND: PLAYGROUND}, 1)
+    assert keys.routes[0].hash == hashlib.sha256(own.secret.encode()).digest()
+    assert own.secret not in repr(keys.routes)
+    outcomes = [Outcome(model="m", endpoint="e", status=200, key=PLAYGROUND)]
+    keys.told("r0", Telemetry(outcomes=outcomes))
+    assert keys.take_used() == set(), "the store knows no such key"
+    assert keys.tally.counts == {PLAYGROUND: {"2xx": 1}}
+    keys.take([], any_made=True)
+    assert [key.id for key in keys.routes] == [PLAYGROUND]
+    (finding,) = keys.findings("127.0.0.1:8080", NOW)
+    assert (finding.check, "there is none" in finding.what) == ("no-api-keys", True)
+    never = ApiKeys(KeyRule.NEVER, own.route)
+    never.take([record()], any_made=True)
+    assert never.routes == []
+
+
+def test_an_earlier_servers_own_key_is_no_sign_of_a_lost_store() -> None:
+    keys = ApiKeys(KeyRule.ONCE_MADE, OwnKey.made().route)
+    keys.take([], any_made=False)
+    table = RouteTable(version=TableVersion("before", 9), keys=[OwnKey.made().route], keys_required=True)
+    keys.imported(table)
+    assert not keys.required
+    keys.imported(msgspec.structs.replace(table, keys=[*table.keys, KeyRoute(id="k9", hash=b"x" * 32)]))
+    assert keys.required
+    assert [key.id for key in keys.routes] == [PLAYGROUND], "whose store was lost can still try its models"
+
+
+@pytest.mark.parametrize("name", [PLAYGROUND, "playground)", "(x"])
+def test_no_key_that_somebody_makes_is_called_as_the_servers_own(name: str) -> None:
+    assert name_problem(name, "key") is not None

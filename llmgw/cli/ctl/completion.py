@@ -31,6 +31,16 @@ def model_names(incomplete: str) -> list[str]:
     return _beginning(incomplete, (str(model["name"]) for model in _asked("models") if model["profiles"]))
 
 
+def every_model_name(incomplete: str) -> list[str]:
+    """Models, also those of static endpoints alone."""
+    return _beginning(incomplete, (str(model["name"]) for model in _asked("models")))
+
+
+def key_names(incomplete: str) -> list[str]:
+    """Names of API keys."""
+    return _beginning(incomplete, (str(key["name"]) for key in _asked("keys")))
+
+
 def fabric_names(incomplete: str) -> list[str]:
     """Fabrics as operators call them."""
     return _beginning(incomplete, (str(fabric["name"]) for fabric in _asked("fabrics")))

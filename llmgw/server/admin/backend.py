@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
+
+import httpx
 
 from llmgw.fabric.report import FabricReport
 from llmgw.messages.admin import (
@@ -170,6 +173,23 @@ class AdminRecent(Protocol):
         ...
 
 
+class AdminPlayground(Protocol):
+    """The model API as the playground uses it."""
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether clients need a key; the playground never does."""
+        ...
+
+    def base_url(self, asked_as: str) -> str:
+        """Where clients find the model API, when this host is reached by the name `asked_as`."""
+        ...
+
+    def chat(self, body: bytes) -> AbstractAsyncContextManager[httpx.Response]:
+        """The answer of the gateway to a chat request, unread. Leaving the block ends it at the engine."""
+        ...
+
+
 class AdminKeys(Protocol):
     """The API keys of the model API as the admin API sees them. A name may also be what a key begins with."""
 
@@ -250,6 +270,9 @@ class AdminBackend(Protocol):
 
     @property
     def audit(self) -> AdminAudit: ...
+
+    @property
+    def playground(self) -> AdminPlayground: ...
 
     @property
     def news(self) -> News:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,6 +16,9 @@ from llmgw.server.admin.names import model_name
 
 REQUESTS_MAX = 1000
 FAILED = "failed"
+FILTERS = ("model", "key", "endpoint", "status", "id")
+"""What requests can be asked for by."""
+_FIELDS = {"id": "request_id"}
 _INT_MAX = 2**62
 
 
@@ -49,22 +52,28 @@ class RecentRoutes:
         return answer(self._backend.recent.series(name))
 
     async def _requests(self, request: Request) -> Response:
-        border.only_parameters(request, "model", "key", "endpoint", "status", "before", "limit")
+        border.only_parameters(request, *FILTERS, "before", "limit")
         limit = border.whole_number(request, "limit", 100, 1, REQUESTS_MAX)
         assert limit is not None
         before = border.whole_number(request, "before", None, 1, _INT_MAX)
         return answer(
-            self._backend.recent.requests(before=before, limit=limit, fits=wanted(request, self._backend))
+            self._backend.recent.requests(
+                before=before, limit=limit, fits=wanted(request.query_params, self._backend)
+            )
         )
 
 
-def wanted(request: Request, backend: AdminBackend) -> Callable[[RequestView], bool]:
-    """Which requests a query's `model`, `key`, `endpoint` and `status` (`4xx`, `503`, `failed`) ask for.
+def wanted(query: Mapping[str, str], backend: AdminBackend) -> Callable[[RequestView], bool]:
+    """Which requests a query's `FILTERS` ask for: `status` is like `4xx`, `503` or `failed`, and `id` is what the
+    client knows a request by.
 
     Raises AdminError(400)."""
-    query = request.query_params
     model, status = query.get("model"), query.get("status")
-    names = {name: border.plain_name(query[name], name) for name in ("key", "endpoint") if query.get(name)}
+    names = {
+        _FIELDS.get(name, name): border.plain_name(query[name], name)
+        for name in ("key", "endpoint", "id")
+        if query.get(name)
+    }
     if model is not None:
         names["model"] = model_name(backend, model)
     if status is not None and not _is_status(status):

@@ -35,6 +35,18 @@ async def read_change(request: Request) -> dict[str, str]:
     return form
 
 
+def require_word(request: Request) -> None:
+    """Refuse what no script of a page of this session has sent: those send its word in `x-csrf-token`.
+
+    Raises AdminError(403)."""
+    session: BrowserSession | None = getattr(request.state, "session", None)
+    if session is None or cross_site(request) or not proven(session, request.headers.get("x-csrf-token", "")):
+        message = (
+            "this was not sent by a page of this server, or that page is of an earlier session; load it again"
+        )
+        raise AdminError(403, "no-csrf-token", message)
+
+
 def shown_again(request: Request, path: str, done: Done) -> Response:
     """To `path`, where the page says what was done."""
     session: BrowserSession = request.state.session

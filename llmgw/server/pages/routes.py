@@ -18,9 +18,12 @@ from llmgw.server.pages.login import Login
 from llmgw.server.pages.model_pages import model_routes
 from llmgw.server.pages.node_pages import node_routes
 from llmgw.server.pages.overview import overview_routes
+from llmgw.server.pages.playground_page import playground_routes
 from llmgw.server.pages.rendering import PAGE_HEADERS, error_page
 from llmgw.server.pages.replica_pages import replica_routes
+from llmgw.server.pages.request_pages import request_routes
 from llmgw.server.pages.sessions import BrowserSessions
+from llmgw.server.pages.usage_page import usage_routes
 
 
 def page_routes(
@@ -48,6 +51,9 @@ def page_routes(
         *model_routes(backend),
         *replica_routes(backend),
         *history_routes(backend),
+        *request_routes(backend),
+        *usage_routes(backend),
+        *playground_routes(backend),
         Route("/admin/{rest:path}", as_page(_nothing), methods=["GET"]),
     ]
 

@@ -59,5 +59,7 @@ class RecentRequests:
             estimated=outcome.estimated,
             retries=outcome.retries,
             retry_refused=outcome.retry_refused,
+            retried_because=outcome.retried_because,
             error=outcome.error,
+            request_id=outcome.request_id,
         )
