@@ -174,6 +174,8 @@ class Shard:
     figures: EngineFigures | None = None
     """What its engine said of its load, at `figures_at`."""
     figures_at: float = 0.0
+    figures_problem: str | None = None
+    """Why its engine has said nothing of it for a while."""
     stop_session: str | None = None
     """The session in which the stop was sent; another session gets it again."""
 

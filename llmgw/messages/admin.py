@@ -164,7 +164,7 @@ class ExplainView(msgspec.Struct, frozen=True, kw_only=True):
     profiles: list[ExplainProfile]
 
 
-HISTORY_KINDS = ("replica", "node", "fabric", "catalog", "operator", "server")
+HISTORY_KINDS = ("replica", "node", "model", "fabric", "catalog", "operator", "server")
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):

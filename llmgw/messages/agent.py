@@ -46,6 +46,8 @@ Label = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern=r"^[^\
 HelpString = Annotated[str, msgspec.Meta(max_length=HELP_CHARS_MAX)]
 TcpPort = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 FIGURE_MAX = 1_000_000_000
+XIDS_PER_GPU_MAX = 16
+THROTTLE_REASONS = ("power", "thermal", "hardware")
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 # What a header can carry: it stands behind `Authorization: Bearer`.
 EngineKey = Annotated[str, msgspec.Meta(min_length=16, max_length=256, pattern=r"^[!-~]+$")]
@@ -82,8 +84,17 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     driver_version: str | None = None
     cuda_version: str | None = None
     """The newest CUDA that the driver runs, `13.1`."""
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    corrected_ecc: int | None = None
+    """Corrected memory errors since the driver was loaded."""
     uncorrected_ecc: int | None = None
     """Uncorrectable memory errors since the driver was loaded."""
+    throttled: Annotated[list[str], msgspec.Meta(max_length=8)] | None = None
+    """What holds its clocks down, of `THROTTLE_REASONS`; empty: nothing."""
+    xids: Annotated[dict[int, int], msgspec.Meta(max_length=XIDS_PER_GPU_MAX)] | None = None
+    """Xid → how often the kernel's log has it for this GPU since the driver was loaded, as far as the log goes
+    back; None where the log cannot be read."""
     mig: bool | None = None
     """True when the GPU is cut into MIG devices."""
     mig_devices: Annotated[list[MigDevice], msgspec.Meta(max_length=64)] = []
@@ -265,6 +276,9 @@ class HeldShard(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress | None = None
     figures: EngineFigures | None = None
     """Of a ready leader, where its engine tells."""
+    figures_problem: Label | None = None
+    """Of a ready leader: why nothing of its load is known, when its engine has failed to tell several times in a
+    row. It reads on from "its metrics"."""
 
     def __repr__(self) -> str:
         return shown_without(self, "api_key")
@@ -273,12 +287,19 @@ class HeldShard(msgspec.Struct, frozen=True, kw_only=True):
 class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine's own metrics said of its load, `age_s` ago. None: it does not tell.
 
-    `cache_used` is the share of the KV cache that is in use, from 0 to 1.
+    `cache_used` is the share of the KV cache that is in use, from 0 to 1. The others are over its last readings,
+    half a minute at most: `prefix_hits` is the share of prompt tokens that its prefix cache had, None also where
+    there were none; `prompt_tokens_per_s` include those; `preemptions_per_s` are requests that it set aside for
+    want of room in the KV cache.
     """
 
     running: Annotated[int, msgspec.Meta(ge=0, le=FIGURE_MAX)] | None = None
     waiting: Annotated[int, msgspec.Meta(ge=0, le=FIGURE_MAX)] | None = None
     cache_used: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None
+    prefix_hits: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None
+    prompt_tokens_per_s: Annotated[float, msgspec.Meta(ge=0.0, le=FIGURE_MAX)] | None = None
+    tokens_per_s: Annotated[float, msgspec.Meta(ge=0.0, le=FIGURE_MAX)] | None = None
+    preemptions_per_s: Annotated[float, msgspec.Meta(ge=0.0, le=FIGURE_MAX)] | None = None
     age_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e9)] = 0.0
 
 

@@ -46,11 +46,15 @@ from llmgw.messages.findings import Finding
 from llmgw.messages.routes import RouteEndpoint, RouteTable, Telemetry
 from llmgw.messages.upgrade import UpgradeTold
 from llmgw.server.api_keys import ApiKeys
+from llmgw.server.call_tally import CallTally
 from llmgw.server.fabrics.book import FabricBook
 from llmgw.server.fabrics.port_rates import PortRates
 from llmgw.server.fabrics.port_watch import PortWatch
 from llmgw.server.failures import Failures
 from llmgw.server.hub_error import HubError
+from llmgw.server.limits.readings import limit_readings
+from llmgw.server.limits.watch import LimitWatch
+from llmgw.server.limits.words import limit_event, limit_findings, silent_findings
 from llmgw.server.news import News
 from llmgw.server.node_findings import node_findings
 from llmgw.server.node_questions import NodeQuestions
@@ -61,7 +65,9 @@ from llmgw.server.request_tally import RequestTally
 from llmgw.server.route_tables import RouteTables
 from llmgw.server.seams import Clock, Ids, Memory
 from llmgw.server.sessions import Sessions
+from llmgw.server.transition_tally import TransitionTally
 from llmgw.server.troubles import troubles
+from llmgw.server.turn_times import TurnTimes
 from llmgw.server.turns import Turns
 
 log = structlog.get_logger("hub")
@@ -108,9 +114,14 @@ class Hub:
         """Agents of a version that this server does not understand."""
         self.upgrades_told: dict[str, UpgradeTold] = {}
         """Node → what its agent last said of the upgrade that it was asked for."""
-        self.sessions = Sessions()
+        self.sessions = Sessions(clock.monotonic)
         self.requests = RequestTally()
         """What clients got, as the routers told it."""
+        self.calls = CallTally()
+        """How agents' calls fared."""
+        self.transitions = TransitionTally()
+        """What happened to nodes and replicas."""
+        self.turn_times = TurnTimes()
         self.rates = RecentRates(clock.monotonic())
         """How much of it lately, and how fast."""
         self.breakers: dict[str, dict[str, str]] = {}
@@ -127,6 +138,8 @@ class Hub:
         """What changed at the nodes' ports, and which of them count errors: for history and placement."""
         self.port_rates = PortRates()
         """How fast the same ports send and receive: for the drawing."""
+        self.limits = LimitWatch()
+        """Which of the catalog's limits are crossed."""
         self.fabrics = FabricBook()
         """What the fabrics' managers and maps told."""
         self.news = News(epoch)
@@ -137,7 +150,7 @@ class Hub:
         self._memory = memory
         self._tables = RouteTables(epoch, publish, int(clock.wall()))
         self._roll_back = roll_back
-        self._turns = Turns(clock.monotonic, ids.replica, lambda effects: self._deliver(effects))
+        self._turns = Turns(clock.monotonic, ids.replica, lambda effects: self._deliver(effects), self.turn_times)
         self._awake_at: float | None = None
         self._deciding = False
         self.questions = NodeQuestions(self.fleet, self.sessions, ids)
@@ -199,7 +212,7 @@ class Hub:
         self._notice_pause()
         mailbox = self.sessions.mailbox(node_id)
         assert mailbox is not None  # a live session has one
-        mailbox.acknowledge(acked)
+        self.calls.acknowledged(mailbox.acknowledge(acked))
         self._heard(node_id)
         commands = await mailbox.wait(wait_s)
         if mailbox.closed:
@@ -299,12 +312,14 @@ class Hub:
     def turn(self) -> None:
         """Decide and carry out, then publish the routes that follow. Sets `changed` when there is more to do."""
         self._notice_pause()
+        begun = self.clock.monotonic()
         if not self._turns.take(self.fleet, self.catalog, self.settings):
             self.changed.set()
         self.sessions.close_lost(self.fleet)
         if self._tables.update(self.fleet, self.catalog, self.static, self.keys, self.context_lengths):
             self.changed.set()
         self._awake_at = self.clock.monotonic()
+        self.turn_times.turns.add(self._awake_at - begun)
 
     def start_deciding(self) -> None:
         """The routers that live were asked for their table, and had their time to answer."""
@@ -421,7 +436,9 @@ class Hub:
             for finding in self.node_findings(node, shards.get(node.node_id, []))
         ]
         of_fabrics = self.fabrics.findings(self.clock.wall())
-        return [*troubles(self.fleet, self.catalog, self.clock.monotonic()), *of_fabrics, *of_nodes]
+        of_engines = [*limit_findings(self.fleet, self.limits.crossings()), *silent_findings(self.fleet)]
+        of_fleet = troubles(self.fleet, self.catalog, self.clock.monotonic())
+        return [*of_fleet, *of_engines, *of_fabrics, *of_nodes]
 
     def node_findings(self, node: Node, shards: Iterable[tuple[Replica, Shard]] | None = None) -> list[Finding]:
         """What is wrong with a node, by its own account and by ours. `shards` are those on it that are not over;
@@ -430,6 +447,35 @@ class Hub:
         now = self.clock.monotonic()
         clone, version = self.clones.sentence(node.node_id, now), self.too_different.sentence(node.node_id, now)
         return node_findings(node, shards, clone, version)
+
+    # What models do.
+
+    def look_at_limits(self) -> None:
+        """Compare what models do with their limits; called about once a second."""
+        now = self.clock.monotonic()
+        busy = self.in_flight_of_models()
+        for model in self.catalog.models:
+            busy[model.name] = busy.get(model.name, 0) + self.queued_of(model.name)
+        readings = limit_readings(self.fleet, self.catalog, self.rates, busy, now)
+        changes = self.limits.look(readings, now)
+        crossings = self.limits.crossings()
+        self._keep(limit_event(change, crossings) for change in changes)
+
+    def in_flight_of_models(self) -> dict[str, int]:
+        """Model → requests that its endpoints work on, as the routers last told; none where there are none."""
+        model_of = {each.replica_id: each.model for each in self.fleet.replicas.values()}
+        for name, endpoints in self.static.items():
+            model_of.update((each.id, name) for each in endpoints)
+        found: dict[str, int] = {}
+        for router in self.fleet.routers.values():
+            for endpoint, count in router.in_flight.items():
+                if endpoint in model_of:
+                    found[model_of[endpoint]] = found.get(model_of[endpoint], 0) + count
+        return found
+
+    def queued_of(self, model: str) -> int:
+        """Requests that wait in all routers for an engine of the model to have room."""
+        return sum(queued.get(model, 0) for queued in self.queued.values())
 
     # Inside.
 
@@ -449,6 +495,7 @@ class Hub:
             log.info(
                 event.event, kind=event.kind, subject=event.subject, reason=event.reason, nodes=list(event.nodes)
             )
+        self.transitions.take(events, self.clock.monotonic())
         if events:
             self._memory.record(events, self.clock.wall())
             self.news.happen()

@@ -41,6 +41,7 @@ from llmgw.server.fabrics.watch import FabricWatch
 from llmgw.server.figures import send_figures
 from llmgw.server.hub import Hub
 from llmgw.server.ids import RandomIds
+from llmgw.server.limits.readings import watch_limits
 from llmgw.server.loop_watch import LoopWatch
 from llmgw.server.memory import StoreMemory, known_keys, known_lives, known_nodes
 from llmgw.server.pages.remembered import VIEWS_S_MAX
@@ -168,6 +169,7 @@ class _ControlProcess:
         self._tasks += [
             asyncio.create_task(Prober(hub).run(), name="prober"),
             asyncio.create_task(ContextLengths(hub).run(), name="context lengths"),
+            asyncio.create_task(watch_limits(hub), name="limits"),
             asyncio.create_task(send_figures(hub, routers.send_figures), name="figures"),
             asyncio.create_task(fabrics.run(), name="fabrics"),
             asyncio.create_task(self._refresh_certificates(store), name="certificates"),

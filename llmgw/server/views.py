@@ -66,7 +66,7 @@ def model_views(hub: Hub) -> list[ModelView]:
                 for route in (hub.table.models if hub.table else ())
                 if route.name == model.name
             ),
-            queued=sum(queued.get(model.name, 0) for queued in hub.queued.values()),
+            queued=hub.queued_of(model.name),
         )
         for model in sorted(hub.catalog.models, key=lambda model: model.name)
     ]

@@ -18,9 +18,7 @@ depends_on = None
 def upgrade() -> None:
     op.create_table(
         "audit",
-        sa.Column(
-            "id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), autoincrement=False, nullable=False
-        ),
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), autoincrement=False, nullable=False),
         sa.Column("at", sa.Float, nullable=False),
         sa.Column("by", sa.String(64), nullable=False),
         sa.Column("address", sa.String(64), nullable=False),

@@ -39,7 +39,7 @@ def failed_replica(name: str = "chat-large-dead") -> ReplicaView:
 
 def busy_replica(name: str = "chat-large-1a2b", **changes: Any) -> ReplicaView:
     """A ready one whose engine tells of its load."""
-    figures = EndpointFigure(running=7, waiting=3, cache_used=0.42)
+    figures = EndpointFigure(running=7, waiting=3, cache_used=0.42, prefix_hits=0.61, tokens_per_s=1234.0)
     return replica(name, figures=figures, in_flight=5, **changes)
 
 

@@ -32,7 +32,9 @@ def browser() -> Iterator[Any]:
 
 
 def found(what: str, where: str = "node02") -> Finding:
-    return Finding(check="planted", severity="error", where=where, what=what, remedy="llmgw ctl nodes")
+    # Each of a check of its own: many of one are told together.
+    check = f"planted-{what.replace(' ', '-')}"
+    return Finding(check=check, severity="error", where=where, what=what, remedy="llmgw ctl nodes")
 
 
 def streams(opened: Opened) -> int:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import html
 import re
 
+import msgspec
 import pytest
 
-from llmgw.messages.admin import ExplainProfile, ExplainView, FilterTally, ModelView, ProfileView
+from llmgw.config.load import catalog_of
+from llmgw.messages.admin import CatalogView, ExplainProfile, ExplainView, FilterTally, ModelView, ProfileView
 from llmgw.messages.agent import Progress
+from llmgw.messages.findings import Finding
 from llmgw.server.admin.backend import AdminError
 from llmgw.server.pages.addresses import model_url
 from tests.ctl.scripted import ScriptedBackend, ServedAdmin, replica
@@ -55,9 +58,10 @@ def test_all_models_are_listed_with_their_states_and_rates(visitor: Visitor, bac
     for name in ("org/chat-large", "org", "chat-small", "elsewhere"):
         assert f'href="{model_url(name)}"' in page
     said = words(page)
-    assert "org/chat-large chat ● 1 of 1 ready" in said
-    assert "chat-small ▲ 0 of 2 ready ◐ 1 starting" in said
-    assert re.search(r"chat-small .* 0/s – / – 0/s", said), "latencies of no request are unknown, not zero"
+    assert re.search(r"org/chat-large ● ready 1 of 1 0 0 0\.69/s", said)
+    assert re.search(r"chat-small Why no node has a free GPU ▲ starting 0 of 2 1 0 0/s 0/s – – 0/s", said), (
+        "latencies of no request are unknown, not zero"
+    )
     assert "1 static" in said
 
 
@@ -68,7 +72,8 @@ def test_a_model_is_shown_with_its_replicas_their_shards_and_what_their_engines_
     answer = visitor.http.get(LARGE)
     said = words(answer.text)
     assert "● 1 of 1 ready" in said
-    assert "5 in flight from here; its engine says 7 running, 3 waiting, KV cache 42 % used" in said
+    assert "5 in flight from here" in said
+    assert "7 running, 3 waiting, KV cache 42 % used, prefix hits 61 %, 1,234/s tokens" in said
     assert "10.0.0.7:21000 , routed to" in said
     assert 'href="/admin/nodes/node02"' in answer.text
     assert 'href="/admin/replicas/chat-large-1a2b/logs?rank=1"' in answer.text
@@ -78,7 +83,7 @@ def test_a_model_is_shown_with_its_replicas_their_shards_and_what_their_engines_
 
 
 def test_what_an_engine_does_not_tell_is_unknown(visitor: Visitor) -> None:
-    assert "its engine has not told of its load" in read(visitor, LARGE)
+    assert "Its engine has not told of its load" in read(visitor, LARGE)
 
 
 def test_an_alias_leads_to_its_model(visitor: Visitor) -> None:
@@ -112,6 +117,44 @@ def test_a_rollout_says_how_far_it_is(visitor: Visitor, backend: ScriptedBackend
     said = read(visitor, LARGE)
     assert "1 of 2 run the catalog's form, 2 an earlier one; new-1 replaces old-1" in said
     assert "▲ outdated" in said
+
+
+def test_what_is_wrong_with_it_comes_first_and_what_is_wrong_elsewhere_does_not(
+    visitor: Visitor, backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = ["org/chat-large", "org/chat-large/default", "chat-large-1a2b", "chat-small", "org", "node01"]
+    found = [
+        Finding(
+            check=f"c{number}",
+            severity="warning",
+            where=where,
+            what=f"wrong at {where}",
+            remedy=f"`mend {where}`",
+        )
+        for number, where in enumerate(places)
+    ]
+    server = msgspec.structs.replace(backend.server(), problems=found)
+    monkeypatch.setattr(backend, "server", lambda: server)
+    said = read(visitor, LARGE)
+    assert [place for place in places if f"mend {place} " in said] == places[:3]
+    assert said.index("What is wrong") < said.index("Profiles")
+    assert "What is wrong" not in read(visitor, "/admin/models/elsewhere")
+
+
+def test_the_catalogs_limits_are_said(visitor: Visitor, backend: ScriptedBackend) -> None:
+    async def view(number: int | None) -> CatalogView:
+        limits = {"waiting": 50, "kv_cache": "95%", "ttft_p95": "10s"}
+        profiles = [{"engine": "sim"}]
+        models = [
+            {"name": "org/chat-large", "limits": limits, "profiles": profiles},
+            {"name": "chat-small", "profiles": profiles},
+        ]
+        found = catalog_of(models).model_dump(mode="json")["models"]
+        return CatalogView(revision=1, at=1.0, by="ops", ruling=True, models=found)
+
+    backend.catalog.view = view  # type: ignore[method-assign]
+    assert "Limits waiting 50, kv_cache 95 %, ttft_p95 10s" in read(visitor, LARGE)
+    assert "Limits" not in read(visitor, SMALL)
 
 
 def test_a_download_has_a_bar_and_without_a_total_no_percentage(

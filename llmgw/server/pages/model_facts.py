@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from llmgw.messages.admin import ExplainProfile, ModelView, ProfileView, ReplicaView
+from llmgw.messages.findings import Finding
 from llmgw.messages.recent_views import ModelSeries, RatePoint
 from llmgw.server.pages import charts, numbers
 
@@ -46,6 +48,24 @@ def _rollout(view: ProfileView, replicas: list[ReplicaView]) -> str | None:
     moves = [f"{each.replica_id} replaces {each.replaces}" for each in serving if each.replaces in old]
     said = f"{new} of {view.wanted} run the catalog's form, {len(old)} an earlier one"
     return f"{said}; {', '.join(moves)}" if moves else said
+
+
+def findings_of(findings: list[Finding], model: ModelView, replicas: list[ReplicaView]) -> list[Finding]:
+    """Those of the model, of a profile of it, or of one of its replicas."""
+    places = {model.name, *(f"{model.name}/{profile.name}" for profile in model.profiles)}
+    places |= {replica.replica_id for replica in replicas}
+    return [finding for finding in findings if finding.where in places]
+
+
+def limits_of(models: list[dict[str, Any]], name: str) -> list[tuple[str, str]]:
+    """The limits that a catalog sets for a model, as (key, words). `models` is the catalog as the API has it."""
+    limits = next((each.get("limits") or {} for each in models if each.get("name") == name), {})
+    words: dict[str, Callable[[Any], str]] = {
+        "waiting": numbers.whole,
+        "kv_cache": numbers.percent,
+        "ttft_p95": str,
+    }
+    return [(key, words[key](limits[key])) for key in words if limits.get(key) is not None]
 
 
 def charts_of(series: ModelSeries) -> list[charts.Chart]:

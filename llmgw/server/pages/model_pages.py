@@ -18,9 +18,12 @@ from llmgw.server.admin.writes import REPLICAS_MAX
 from llmgw.server.catalog_owner import NEEDS_CONFIRMATION
 from llmgw.server.pages.addresses import model_url
 from llmgw.server.pages.changes import SAID, read_change, shown_again
-from llmgw.server.pages.handlers import as_page, sentence
-from llmgw.server.pages.model_facts import charts_of, profiles_of
-from llmgw.server.pages.rendering import page
+from llmgw.server.pages.handlers import as_page
+from llmgw.server.pages.model_facts import charts_of, findings_of, limits_of, profiles_of
+from llmgw.server.pages.model_rows import model_rows
+from llmgw.server.pages.places import Places
+from llmgw.server.pages.problems import group_problems
+from llmgw.server.pages.rendering import page, sentence
 
 ENTRIES_SHOWN = 20
 TYPED_CHARS_MAX = 20
@@ -41,19 +44,21 @@ def model_routes(backend: AdminBackend) -> list[Route]:
 
     async def models(request: Request) -> Response:
         border.only_parameters(request, SAID)
-        rates = {each.model: each for each in backend.recent.rates()}
-        none = ModelRates(model="", window_s=1.0)
+        rates = backend.recent.rates()
         return page(
-            request, "models.html", models=[(each, rates.get(each.name, none)) for each in backend.models()]
+            request,
+            "models.html",
+            models=model_rows(backend.models(), rates),
+            window_s=rates[0].window_s if rates else None,
         )
 
     async def model(request: Request) -> Response:
         border.only_parameters(request, SAID)
-        return await _shown(request, backend, model_name(backend, request.path_params["name"]))
+        return await _shown(request, backend, model_name(backend, request.path_params["model"]))
 
     async def scale(request: Request) -> Response:
         form = await read_change(request)
-        name = model_name(backend, request.path_params["name"])
+        name = model_name(backend, request.path_params["model"])
         profile = border.plain_name(form.get("profile", ""), "profile")
         typed = form.get("replicas", "").strip()
         try:
@@ -73,13 +78,14 @@ def model_routes(backend: AdminBackend) -> list[Route]:
                 said=sentence(error.message),
                 confirmable=error.code == NEEDS_CONFIRMATION,
             )
+            request.state.sentence = refused.said  # for the audit log
             return await _shown(request, backend, name, error.status, refused)
         return shown_again(request, model_url(name), done)
 
     return [
         Route("/admin/models", as_page(models), methods=["GET"]),
-        Route("/admin/models/{name:path}", as_page(model), methods=["GET"]),
-        Route("/admin/models/{name:path}", as_page(scale), methods=["POST"]),
+        Route("/admin/models/{model:path}", as_page(model), methods=["GET"]),
+        Route("/admin/models/{model:path}", as_page(scale), methods=["POST"]),
     ]
 
 
@@ -94,12 +100,17 @@ async def _shown(
     view = models.get(name) or ModelView(name=name)
     nothing = ModelRates(model=name, window_s=1.0)
     why = backend.explain(name).profiles if view.profiles else []
+    catalog = await backend.catalog.view(None)
     return page(
         request,
         "model.html",
         status,
         model=view,
         gone=name not in models,
+        problems=group_problems(
+            findings_of(backend.server().problems, view, replicas), Places.of([], replicas, [view], [])
+        ),
+        limits=limits_of(catalog.models, name),
         profiles=profiles_of(view, why, replicas),
         replicas=replicas,
         rates=next((each for each in backend.recent.rates() if each.model == name), nothing),

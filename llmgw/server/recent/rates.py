@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from llmgw.messages.recent_views import ModelRates, ModelSeries, RatePoint
 from llmgw.messages.routes import Outcome
+from llmgw.metrics.family import OTHER
 from llmgw.server.recent.durations import Counts, count, percentile_s
-from llmgw.server.request_tally import OTHER
 
 STEP_S = 10.0
 STEPS_KEPT = 360
@@ -72,6 +72,12 @@ class RecentRates:
             in_flight=in_flight,
             queued=queued,
         )
+
+    def first_byte_p95(self, model: str, now: float) -> tuple[float | None, int]:
+        """How long 95 in 100 requests waited for a first byte at most, and how many had one, lately."""
+        first = int(now // STEP_S) - int(WINDOW_S // STEP_S)
+        counts = _sum(step.first_byte for step in self._models.get(model, ()) if step.number >= first)
+        return percentile_s(counts, 0.95), sum(counts.values())
 
     def series(self, model: str, now: float, wall: float) -> ModelSeries:
         """The last hour, or since the server started. `wall` is the time of day at `now`."""

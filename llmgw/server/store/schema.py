@@ -72,6 +72,8 @@ history = Table(
     Index("ix_history_subject_id", "subject", "id"),
     Index("ix_history_model_id", "model", "id"),
     Index("ix_history_kind_id", "kind", "id"),
+    # The replicas of a model fill its history; what else happened to it would be looked for among all of that.
+    Index("ix_history_model_kind_id", "model", "kind", "id"),
     sqlite_autoincrement=True,
 )
 
