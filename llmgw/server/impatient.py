@@ -45,8 +45,9 @@ def impatient(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
             super().connection_made(transport)
             # `pause_writing` comes as soon as the kernel takes no more. Of less than asyncio's 64 KiB nothing
             # would be told, and a connection that is closed with a byte left would stay for ever.
-            # Over TLS asyncio takes a buffer that has reached its limit for full, also an empty one at 0.
-            transport.set_write_buffer_limits(1 if transport.get_extra_info("sslcontext") else 0, 0)
+            # Over TLS asyncio compares otherwise (CPython, `asyncio/sslproto.py`): 0 would stop every answer.
+            over_tls = transport.get_extra_info("sslcontext") is not None
+            transport.set_write_buffer_limits(high=1 if over_tls else 0, low=0)
             self._await_head()
 
         def connection_lost(self, exc: Exception | None) -> None:

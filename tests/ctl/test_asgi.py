@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import ssl
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,7 +13,6 @@ import pytest
 from llmgw.config.errors import SentenceError
 from llmgw.server import impatient
 from llmgw.server.asgi import serve_asgi
-from tests.ctl.authority import Authority
 
 
 async def hello(scope: Any, receive: Any, send: Any) -> None:
@@ -273,34 +270,6 @@ def test_who_reads_slowly_gets_the_whole_answer(monkeypatch: pytest.MonkeyPatch)
                 await asyncio.sleep(0.005)
         assert heard > 8_000_000
         writer.close()
-        await server.stop(1)
-
-    asyncio.run(go())
-
-
-async def late(scope: Any, receive: Any, send: Any) -> None:
-    """An answer after a while, as a long poll's."""
-    await asyncio.sleep(0.3)
-    await hello(scope, receive, send)
-
-
-@pytest.mark.parametrize("app", [hello, late])
-def test_over_tls_one_connection_is_answered_again_and_again(tmp_path: Path, app: Any) -> None:
-    authority = Authority(tmp_path)
-
-    async def go() -> None:
-        server, sockets = serve_asgi(app, "127.0.0.1:0", ssl_context=authority.context("localhost"))
-        server.start(sockets)
-        trust = ssl.create_default_context(cafile=str(authority.ca))
-        host, port = sockets[0].getsockname()
-        async with asyncio.timeout(10):
-            reader, writer = await asyncio.open_connection(host, port, ssl=trust, server_hostname="localhost")
-            for _ in range(3):
-                writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-                head = await reader.readuntil(b"\r\n\r\n")
-                assert head.startswith(b"HTTP/1.1 200 ")
-                assert await reader.readexactly(2) == b"hi"
-            writer.close()
         await server.stop(1)
 
     asyncio.run(go())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -9,6 +10,7 @@ import time
 import pytest
 
 from tests.endtoend.conftest import RunningFleet, until
+from tests.pages.visitor import Visitor
 
 
 def test_nodes_replicas_explain_and_history_tell_the_same_story(fleet: RunningFleet) -> None:
@@ -42,6 +44,26 @@ def test_logs_of_any_rank_are_read_from_anywhere(fleet: RunningFleet) -> None:
     unknown = fleet.ctl("logs", replica, "--rank", "7", ok=False)
     assert unknown.returncode == 1
     assert "rank" in unknown.stderr
+
+
+def test_the_pages_of_a_model_its_logs_and_the_history_say_what_ctl_says(fleet: RunningFleet) -> None:
+    written = json.loads((fleet.demo.state / "admin.json").read_text())
+    visitor = Visitor(written["url"])
+    assert visitor.log_in(written["token"]).status_code == 303
+    assert fleet.chat("demo/big").status_code == 200
+    replica = fleet.ready("demo/big")[0]
+    page = visitor.http.get("/admin/models/demo/big")
+    assert page.status_code == 200
+    for words in (replica["replica_id"], replica["endpoint"], *replica["nodes"], "2 of 2 ready"):
+        assert words in page.text
+    log = visitor.http.get(f"/admin/replicas/{replica['replica_id']}/logs?rank=1")
+    assert log.status_code == 200
+    assert log.text.count("<div>") > 1
+    piece = fleet.get(f"replicas/{replica['replica_id']}/logs")
+    assert "engine" in piece["streams"]
+    history = visitor.http.get("/admin/history?model=demo/big&kind=replica").text
+    assert f'href="/admin/replicas/{replica["replica_id"]}"' in history
+    assert visitor.http.get("/admin/models/demo/nope").status_code == 404
 
 
 def test_scaling_up_and_down(fleet: RunningFleet) -> None:

@@ -16,6 +16,11 @@ PAGES = [
     "/admin/nodes/node02",
     "/admin/fabrics",
     "/admin/fabrics/ib-a",
+    "/admin/models",
+    "/admin/models/org/chat-large",
+    "/admin/models/chat-small",
+    "/admin/replicas/chat-large-1a2b/logs",
+    "/admin/history",
     "/admin/nothing/here",
 ]
 """Every page that the fixture `served` can show."""

@@ -22,7 +22,7 @@ FOREIGN = [
     {"sec-fetch-site": "same-site"},
     {"origin": HOST, "sec-fetch-site": "cross-site"},
 ]
-# What is looked up to know who asks, told of them, and told to open pages.
+# What is looked up to know who asks, and told of them.
 ALLOWED = {"tokens", "audit.record", "audit.wrong_token", "news.version", "news.happen"}
 
 

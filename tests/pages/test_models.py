@@ -176,6 +176,21 @@ def test_a_download_has_a_bar_and_without_a_total_no_percentage(
     assert "load; 3 of 7 pieces" in words(fetching(Progress(what="load", note="3 of 7 pieces")))
 
 
+def test_replicas_in_trouble_come_first(visitor: Visitor, backend: ScriptedBackend) -> None:
+    backend.replicas_known = [
+        replica("r-serves"),
+        replica("r-old", outdated=True),
+        replica("r-out", routed=False, reason="out of the rotation: no token came for 120 s"),
+        replica("r-stops", state="stopping", routed=False),
+        replica("r-starts", state="starting", routed=False),
+        failed_replica("r-failed"),
+    ]
+    page = visitor.http.get(LARGE).text
+    order = ["r-failed", "r-starts", "r-stops", "r-out", "r-old", "r-serves"]
+    assert re.findall(r'id="replica-(r-\w+)"', page) == order
+    assert "▲ out of rotation" in words(page)
+
+
 def test_a_failed_replica_says_why_with_exit_code_and_last_output(
     visitor: Visitor, backend: ScriptedBackend
 ) -> None:

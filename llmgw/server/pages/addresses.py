@@ -19,7 +19,7 @@ def model_url(name: str) -> str:
 
 def node_url(node_id: str) -> str:
     """The page of a node."""
-    return f"/admin/nodes/{_quoted(node_id)}"
+    return f"/admin/nodes/{_quoted(node_id, '')}"
 
 
 def replica_url(replica_id: str) -> str:
@@ -29,7 +29,7 @@ def replica_url(replica_id: str) -> str:
 
 def fabric_url(name: str) -> str:
     """The drawing of a fabric, by its id or its name."""
-    return f"/admin/fabrics/{_quoted(name)}"
+    return f"/admin/fabrics/{_quoted(name, '')}"
 
 
 def subject_url(entry: HistoryEntry) -> str | None:
@@ -43,9 +43,9 @@ def subject_url(entry: HistoryEntry) -> str | None:
     return model_url(entry.model) if entry.model else None
 
 
-def _quoted(text: str, safe: str = "") -> str:
-    # As bytes: half a surrogate pair, which JSON can hold, has no encoding.
-    return quote(text.encode("utf-8", "replace"), safe=safe)
+def _quoted(name: str, safe: str) -> str:
+    # A name may hold what no encoding has: half of a surrogate pair, as file names do.
+    return quote(name, safe=safe, errors="replace")
 
 
 LINKS: dict[str, Callable[[Any], str | None]] = {

@@ -50,6 +50,14 @@ def _rollout(view: ProfileView, replicas: list[ReplicaView]) -> str | None:
     return f"{said}; {', '.join(moves)}" if moves else said
 
 
+def worst_first(replicas: list[ReplicaView]) -> list[ReplicaView]:
+    """What failed, is not there yet or is out of the rotation comes before what serves."""
+    order = ("failed", "adopting", "starting", "draining", "stopping")
+    ranks = {state: rank for rank, state in enumerate(order)}
+    serving = len(order)
+    return sorted(replicas, key=lambda each: (ranks.get(each.state, serving), each.routed, not each.outdated))
+
+
 def findings_of(findings: list[Finding], model: ModelView, replicas: list[ReplicaView]) -> list[Finding]:
     """Those of the model, of a profile of it, or of one of its replicas."""
     places = {model.name, *(f"{model.name}/{profile.name}" for profile in model.profiles)}

@@ -18,12 +18,12 @@ from llmgw.server.admin.writes import REPLICAS_MAX
 from llmgw.server.catalog_owner import NEEDS_CONFIRMATION
 from llmgw.server.pages.addresses import model_url
 from llmgw.server.pages.changes import SAID, read_change, shown_again
-from llmgw.server.pages.handlers import as_page
-from llmgw.server.pages.model_facts import charts_of, findings_of, limits_of, profiles_of
+from llmgw.server.pages.handlers import as_page, sentence
+from llmgw.server.pages.model_facts import charts_of, findings_of, limits_of, profiles_of, worst_first
 from llmgw.server.pages.model_rows import model_rows
 from llmgw.server.pages.places import Places
 from llmgw.server.pages.problems import group_problems
-from llmgw.server.pages.rendering import page, sentence
+from llmgw.server.pages.rendering import page
 
 ENTRIES_SHOWN = 20
 TYPED_CHARS_MAX = 20
@@ -112,7 +112,7 @@ async def _shown(
         ),
         limits=limits_of(catalog.models, name),
         profiles=profiles_of(view, why, replicas),
-        replicas=replicas,
+        replicas=worst_first(replicas),
         rates=next((each for each in backend.recent.rates() if each.model == name), nothing),
         charts=charts_of(backend.recent.series(name)),
         entries=await backend.history(subject=None, kind=None, model=name, before=None, limit=ENTRIES_SHOWN),

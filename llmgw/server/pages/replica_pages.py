@@ -14,9 +14,9 @@ from llmgw.server.admin.backend import AdminBackend, AdminError
 from llmgw.server.admin.reads import LOG_LINES_MAX, RANK_MAX
 from llmgw.server.pages.addresses import model_url, replica_url
 from llmgw.server.pages.changes import SAID, read_change, shown_again
-from llmgw.server.pages.handlers import as_page
+from llmgw.server.pages.handlers import as_page, sentence
 from llmgw.server.pages.plain_text import plain_lines
-from llmgw.server.pages.rendering import PAGE_HEADERS, page, sentence
+from llmgw.server.pages.rendering import PAGE_HEADERS, page
 
 LINES_SHOWN = 200
 ENGINE = "engine"

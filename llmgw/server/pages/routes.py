@@ -44,10 +44,10 @@ def page_routes(
         *overview_routes(backend),
         *node_routes(backend),
         *fabric_routes(backend),
+        *audit_routes(backend),
         *model_routes(backend),
         *replica_routes(backend),
         *history_routes(backend),
-        *audit_routes(backend),
         Route("/admin/{rest:path}", as_page(_nothing), methods=["GET"]),
     ]
 
