@@ -12,6 +12,8 @@ from typing import Any
 
 PAGES = [
     "/admin",
+    "/admin/nodes",
+    "/admin/nodes/node02",
     "/admin/fabrics",
     "/admin/fabrics/ib-a",
     "/admin/models",

@@ -106,7 +106,9 @@ def test_a_node_shows_its_gpus_with_what_runs_on_them(troubled: Visitor) -> None
     page = read(troubled, "/admin/nodes/gpu-node-0002")
     said = words(page)
     assert "GPUs 8 × NVIDIA H200; Driver 570.86.15; CUDA 12.8" in said
-    assert "0 ● in use model-0002 26 % 127 GiB of 140 GiB 41 °C all 7 (NV18, by switch) mlx5_0" in said
+    assert (
+        "0 ● in use model-0002 26 % 127 GiB of 140 GiB 41 °C 512 of 700 W all 7 (NV18, by switch) mlx5_0" in said
+    )
     assert "5 ✕ broken Xid 79: it fell off the bus –" in said
     assert "6 ▲ held process 812 holds 40960 MiB –" in said
     assert "7 ○ skipped" in said
@@ -130,12 +132,19 @@ def test_what_is_not_known_of_a_gpu_is_a_dash_and_what_differs_has_a_column(
         nearest_adapters=[],
         memory_used_mib=7,
         uncorrected_ecc=3,
+        corrected_ecc=1200,
+        xids={94: 1, 63: 2},
+        throttled=["power", "thermal"],
+        power_w=411.6,
+        power_limit_w=700.0,
     )
     gpus = [Gpu(index=0, uuid="GPU-a", name="NVIDIA H200", usable=False, reason="it hangs"), cut]
     backend.nodes_known = [node("node01", gpus=gpus, gpus_in_use=[])]
     said = words(read(visitor, "/admin/nodes/node01"))
-    assert "0 NVIDIA H200 ✕ broken it hangs chat-large-1a2b rank 0 – – – – – off –" in said
-    assert "▲ 3 uncorrectable memory errors" in said
+    assert "0 NVIDIA H200 ✕ broken it hangs chat-large-1a2b rank 0 – – – – – – off –" in said
+    assert "▲ 3 uncorrectable memory errors 1,200 corrected memory errors" in said
+    assert "▲ Xid 63 (2 times), 94 (1 times) in the kernel's log ▲ clocks held down: power, thermal" in said
+    assert "412 of 700 W" in said
     assert "none none on its NUMA node cut into 3g.40gb, unknown 570.1" in said
 
 
@@ -171,7 +180,7 @@ def test_a_node_shows_what_runs_there_and_how_it_stands(visitor: Visitor) -> Non
     said = words(page)
     assert "What runs 2 shards" in said
     assert "chat-large-1a2b org/chat-large /default 0 of 2, leads ● ready ● ready 0, 1 ib-a 0" in said
-    assert "chat-small-3c4d chat-small /default 0 of 1 ◐ fetching ◐ starting 4 – 0 loading weights log" in said
+    assert "chat-small-3c4d chat-small /default 0 of 1 ▲ fetching ▲ starting 4 – 0 loading weights log" in said
     for link in (
         "/admin/replicas/chat-large-1a2b",
         "/admin/models/org/chat-large",
@@ -230,7 +239,7 @@ def test_a_drain_says_what_is_left_and_why(visitor: Visitor, backend: ScriptedBa
     said = words(read(visitor, "/admin/nodes/node01"))
     assert "Draining 1 replica left ▲ Cannot be moved" in said
     assert "big-1: no node has room On its way: small-2: its requests run out" in said
-    assert "Undrain Force the drain…" in said
+    assert "Undrain Force the drain… What cannot be moved is stopped too" in said
     assert "Drained Nothing runs here." in words(read(visitor, "/admin/nodes/node02"))
 
 
@@ -264,14 +273,25 @@ def test_what_others_named_stays_text(visitor: Visitor, backend: ScriptedBackend
         port_guid=hostile, bond=hostile, counters={f"{hostile}_errors": 7},
     )  # fmt: skip
     found = Finding(check=hostile, severity="error", where="node01 x", what=hostile, why=hostile, remedy=hostile)
+    offer = FabricOffer(name=hostile, adapters=[hostile], reason=hostile)
     backend.nodes_known = [
         node(
-            "node01", state=hostile, reason=hostile, version=hostile, address=hostile,
-            gpus=[gpu, big_gpu("n", 1, 1)], ports=[port], port_fabrics={f"{hostile}:1": hostile}, engines=[hostile], findings=[found] * 5,
-            fabrics=[FabricOffer(name=hostile, adapters=[hostile], reason=hostile)], draining=True,
-            drain_left=[hostile], drain_waits=[hostile],
+            "node01",
+            state=hostile,
+            reason=hostile,
+            version=hostile,
+            address=hostile,
+            gpus=[gpu, big_gpu("n", 1, 1)],
+            ports=[port],
+            port_fabrics={f"{hostile}:1": hostile},
+            fabrics=[offer],
+            engines=[hostile],
+            findings=[found] * 5,
+            draining=True,
+            drain_left=[hostile],
+            drain_waits=[hostile],
         )
-    ]  # fmt: skip
+    ]
     shards = [msgspec.structs.replace(replica("r").shards[0], reason=hostile, phase=hostile, node="node01")]
     backend.replicas_known = [
         replica(hostile, model=hostile, profile=hostile, fabric=hostile, state=hostile, shards=shards)

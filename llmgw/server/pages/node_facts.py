@@ -26,12 +26,14 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class GpuRow:
-    """A GPU. `peers` says which others it has NVLinks with; None: that is not known."""
+    """A GPU. `peers` says which others it has NVLinks with; None: that is not known. `notes`: errors that it
+    counted, and what holds its clocks down."""
 
     gpu: Gpu
     state: Badge
     peers: str | None
     mig: str | None
+    notes: list[Badge]
     runs: list[Running]
 
 
@@ -58,7 +60,14 @@ def gpu_rows(node: NodeView, running: Iterable[Running]) -> list[GpuRow]:
         for index in each.shard.gpus:
             on.setdefault(index, []).append(each)
     return [
-        GpuRow(gpu, Badge(GPU_TONES[state], state), _peers(gpu, len(node.gpus)), _mig(gpu), on.get(gpu.index, []))
+        GpuRow(
+            gpu=gpu,
+            state=Badge(GPU_TONES[state], state),
+            peers=_peers(gpu, len(node.gpus)),
+            mig=_mig(gpu),
+            notes=_notes(gpu),
+            runs=on.get(gpu.index, []),
+        )
         for gpu, state in zip(node.gpus, gpu_states(node), strict=True)
     ]
 
@@ -90,6 +99,22 @@ def _peers(gpu: Gpu, gpus: int) -> str | None:
     kinds = "/".join(sorted({paths[index] for index in peers}))
     whom = f"all {len(peers)}" if len(peers) == gpus - 1 else ", ".join(map(str, peers))
     return f"{whom} ({kinds}{', by switch' if gpu.nvswitch else ''})"
+
+
+def _notes(gpu: Gpu) -> list[Badge]:
+    notes = []
+    if gpu.uncorrected_ecc:
+        notes.append(Badge("warn", f"{gpu.uncorrected_ecc:,} uncorrectable memory errors"))
+    if gpu.corrected_ecc:
+        notes.append(Badge("quiet", f"{gpu.corrected_ecc:,} corrected memory errors"))
+    if gpu.xids:
+        counts = ", ".join(f"{xid} ({count:,} times)" for xid, count in sorted(gpu.xids.items()))
+        notes.append(Badge("warn", f"Xid {counts} in the kernel's log"))
+    if gpu.throttled:
+        # A GPU at its power limit works as it should.
+        tone: Tone = "quiet" if gpu.throttled == ["power"] else "warn"
+        notes.append(Badge(tone, f"clocks held down: {', '.join(gpu.throttled)}"))
+    return notes
 
 
 def _mig(gpu: Gpu) -> str | None:
