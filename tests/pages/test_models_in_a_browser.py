@@ -19,6 +19,7 @@ from tests.pages.models import (
     BREAKOUT,
     ESCAPED,
     ESCAPES,
+    PRINTED,
     SCRIPT,
     busy_replica,
     entries,
@@ -217,6 +218,35 @@ def test_a_node_that_does_not_answer_is_said_and_asked_again(seen: Seen, growing
     until(lambda: page.locator("#log").inner_text() == "before\nafter", "it goes on")
     # The browser itself writes down each answer that is an error.
     seen.complaints[:] = [each for each in seen.complaints if "504" not in each]
+
+
+def test_a_line_reads_the_same_whether_a_script_or_the_server_writes_it(seen: Seen, growing: Growing) -> None:
+    page = seen.open(LOGS)
+    read = page.evaluate(
+        """async (lines) => {
+          const source = document.querySelector("script[src$='logs.js']").src.replace("logs.js", "plain_text.js");
+          const { plainLine } = await import(source);
+          return lines.map(plainLine);
+        }""",
+        [printed for printed, _ in PRINTED],
+    )
+    assert read == [words for _, words in PRINTED]
+
+
+def test_a_replica_that_goes_while_it_is_followed_is_said_to_be_gone(
+    seen: Seen, backend: ScriptedBackend, growing: Growing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growing.text = "before\n"
+    page = seen.open(LOGS)
+    until(lambda: page.locator("#log-said").inner_text() == "Following.", "it follows")
+
+    async def gone(*asked: object) -> LogView:
+        raise AdminError(404, "unknown-replica", "there is no replica 'chat-large-1a2b'")
+
+    monkeypatch.setattr(backend, "logs", gone)
+    until(lambda: "The replica is gone" in page.locator("#log-said").inner_text(), "said")
+    assert page.locator("#log").inner_text() == "before"
+    seen.complaints[:] = [each for each in seen.complaints if "404" not in each]
 
 
 def test_a_very_long_line_wraps(seen: Seen, growing: Growing) -> None:
