@@ -22,6 +22,7 @@ from llmgw.cli.ctl import (
     replicas,
     status,
     tokens,
+    top,
     upgrade,
     usage,
 )
@@ -39,6 +40,7 @@ app.callback()(group_options)
 # In the order of a day's work.
 for group in (
     status,
+    top,
     nodes,
     replicas,
     fabrics,
