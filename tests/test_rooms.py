@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "llmgw"
 FLOOR = {
     "cli": 4,
     **dict.fromkeys(["server", "router", "agent", "doctor", "onboarding", "sim"], 3),
-    **dict.fromkeys(["engines", "hardware", "fabric", "pki", "release"], 2),
+    **dict.fromkeys(["engines", "hardware", "fabric", "pki", "release", "metrics"], 2),
     **dict.fromkeys(["fleet", "messages", "config"], 1),
 }
 # Rooms of floor 1 that see nothing else of the package, or only what is named.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from llmgw.messages.agent import THROTTLE_REASONS
+
 
 def why_unusable(
     *,
@@ -34,6 +36,18 @@ def why_unusable(
     if row_remap_failed:
         return "its memory has no spare rows left (row remapping failed); have it replaced"
     return None
+
+
+# nvmlClocksEventReason* of nvml.h: SwPowerCap and HwPowerBrakeSlowdown; SwThermalSlowdown and HwThermalSlowdown;
+# HwSlowdown. Idle, set by the user, and synchronised with others are no trouble.
+_THROTTLE_BITS = {"power": 0x04 | 0x80, "thermal": 0x20 | 0x40, "hardware": 0x08}
+
+
+def throttle_reasons(bits: int | None) -> list[str] | None:
+    """What holds the clocks down, of the driver's bits: words of THROTTLE_REASONS; None for None."""
+    if bits is None:
+        return None
+    return [reason for reason in THROTTLE_REASONS if bits & _THROTTLE_BITS[reason]]
 
 
 _HOW = {

@@ -17,7 +17,7 @@ from llmgw.hardware.pci import nearest_adapters
 from llmgw.hardware.ports import read_ports
 from llmgw.hardware.slow_facts import SlowReader, with_slow_facts
 from llmgw.hardware.topo import Topology
-from llmgw.hardware.xid import XidLog
+from llmgw.hardware.xid import XidLog, with_xids, xid_findings
 from llmgw.messages.agent import PORTS_PER_NODE_MAX, FabricOffer, Gpu, Port
 from llmgw.messages.findings import Finding
 
@@ -69,11 +69,12 @@ class NodeReader:
             timeout_s=gpu_timeout_s,
         )
         facts = self._slow.read(reading, config.discovery, wait_s=slow_timeout_s)
-        gpus, slow_findings = with_slow_facts(reading.gpus, facts)
+        known = with_xids(reading.gpus, self._xids.counts() if self._xids is not None else None)
+        gpus, slow_findings = with_slow_facts(known, facts)
         gpus = [_with_adapters(gpu, facts.topology, ports, pci_root) for gpu in gpus]
         offers, fabric_findings = offer_fabrics(config.fabrics, ports)
         kept, count_findings = _within_limit(ports, config)
-        findings = [*reading.findings, *slow_findings, *fabric_findings, *count_findings]
+        findings = [*reading.findings, *xid_findings(gpus), *slow_findings, *fabric_findings, *count_findings]
         if config.fabrics:
             findings += gid_findings(config.fabrics, ports)
             findings += rdma_findings(self._root, ports, gpus, limits=limits)

@@ -27,9 +27,13 @@ QUERY_FIELDS = (
     "utilization.gpu",
     "temperature.gpu",
     "mig.mode.current",
+    "power.draw",
+    "power.limit",
+    "ecc.errors.corrected.volatile.total",
     "ecc.errors.uncorrected.volatile.total",
     "remapped_rows.failure",
     "gpu_recovery_action",
+    "clocks_event_reasons.active",
 )
 # Without these a GPU cannot be described; every other field may be missing in an older driver.
 REQUIRED_FIELDS = frozenset({"index", "uuid", "name"})

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from llmgw.hardware.gpu_health import why_unusable
+from llmgw.hardware.gpu_health import throttle_reasons, why_unusable
 from llmgw.messages.agent import Gpu
 
 SHOWN_CHARS = 160
@@ -48,7 +48,11 @@ def describe_row(values: Mapping[str, str], *, position: int, asked: Sequence[st
         temperature_c=_number(values.get("temperature.gpu"), maximum=1000),
         pci_bus_id=_text(values.get("pci.bus_id")),
         driver_version=_text(values.get("driver_version")),
+        power_w=_watts(values.get("power.draw")),
+        power_limit_w=_watts(values.get("power.limit")),
+        corrected_ecc=_number(values.get("ecc.errors.corrected.volatile.total")),
         uncorrected_ecc=uncorrected,
+        throttled=throttle_reasons(_bits(values.get("clocks_event_reasons.active"))),
         unified_memory=bool(_NO_MEMORY_WORD.fullmatch(values.get("memory.total", ""))),
         mig={"enabled": True, "disabled": False}.get(mig),
     )
@@ -83,6 +87,18 @@ def _number(cell: str | None, maximum: int = 2**40) -> int | None:
         return None
     value = round(float(match[1] + (match[2] or "")))
     return value if value <= maximum else None
+
+
+def _watts(cell: str | None) -> float | None:
+    """`66.32 W` → 66.32."""
+    match = re.fullmatch(r"([0-9]{1,5}(\.[0-9]{1,3})?)( ?W)?", (cell or "").strip())
+    return float(match[1]) if match is not None else None
+
+
+def _bits(cell: str | None) -> int | None:
+    """`0x0000000000000004` → 4."""
+    match = re.fullmatch(r"0x([0-9A-Fa-f]{1,16})", (cell or "").strip())
+    return int(match[1], 16) if match is not None else None
 
 
 def shown(text: str) -> str:

@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from llmgw.hardware.gpu_health import why_unusable
+from llmgw.hardware.gpu_health import throttle_reasons, why_unusable
 from llmgw.hardware.gpu_processes import GpuProcess, GpuProcesses
 from llmgw.hardware.nvidia_smi import GpuTable
 from llmgw.messages.agent import GPUS_PER_NODE_MAX, Gpu, MigDevice
@@ -155,6 +155,11 @@ class _Asker:
             self.unsupported = error.value == _NOT_SUPPORTED
         return None
 
+    def ask_named(self, name: str, *args: Any) -> Any:
+        """The same of a function that bindings of another age may not have."""
+        function = getattr(self.nvml, name, None)
+        return self.ask(function, *args) if function is not None else None
+
 
 def _cuda_version(nvml: Any) -> str | None:
     """13010 → `13.1`."""
@@ -203,6 +208,12 @@ def _read_gpu(nvml: Any, index: int, driver: str | None, cuda: str | None) -> Gp
         nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
         nvml.NVML_VOLATILE_ECC,
     )
+    corrected = ask(
+        nvml.nvmlDeviceGetTotalEccErrors,
+        handle,
+        getattr(nvml, "NVML_MEMORY_ERROR_TYPE_CORRECTED", 0),
+        nvml.NVML_VOLATILE_ECC,
+    )
     remapped = ask(nvml.nvmlDeviceGetRemappedRows, handle)
     reason = why_unusable(
         error_word="[GPU is lost]" if asker.lost else None,
@@ -224,12 +235,27 @@ def _read_gpu(nvml: Any, index: int, driver: str | None, cuda: str | None) -> Gp
         unified_memory=unified,
         driver_version=driver,
         cuda_version=cuda,
+        power_w=_watts(asker.ask_named("nvmlDeviceGetPowerUsage", handle)),
+        power_limit_w=_watts(asker.ask_named("nvmlDeviceGetEnforcedPowerLimit", handle)),
+        corrected_ecc=corrected,
         uncorrected_ecc=ecc,
+        throttled=throttle_reasons(_clock_reasons(asker, handle)),
         mig=bool(mig[0]) if mig is not None else None,
         mig_devices=_mig_devices(nvml, handle) if mig is not None and mig[0] else [],
         usable=reason is None,
         reason=reason,
     )
+
+
+def _clock_reasons(asker: _Asker, handle: Any) -> int | None:
+    reasons = asker.ask_named("nvmlDeviceGetCurrentClocksEventReasons", handle)
+    if reasons is None:  # its name until driver 535
+        reasons = asker.ask_named("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    return int(reasons) if reasons is not None else None
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return milliwatts / 1000 if milliwatts is not None else None
 
 
 def _recovery_action(asker: _Asker, handle: Any) -> str | None:

@@ -9,9 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from llmgw.hardware.nvidia_smi_cells import refuse
 from llmgw.hardware.pci import pci_address
-from llmgw.messages.agent import Gpu
+from llmgw.messages.agent import XIDS_PER_GPU_MAX, Gpu
+from llmgw.messages.findings import Finding
 
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})[^)]*\): (\d{1,4}),?\s*(.*)", re.IGNORECASE
@@ -32,9 +35,20 @@ FATAL = {
     140: "unrecovered memory error",
     143: "it could not be initialised",
 }
+# After which the GPU goes on, and somebody should look at it (the same page, by its recommended actions).
+WARNED = {
+    63: ("a row of its memory waits to be remapped", "drain the node when it suits, and reset the GPU"),
+    74: ("an NVLink of it failed", "look at nvidia-smi nvlink -e; when it comes back, have the board looked at"),
+    94: ("memory error, contained: what used it has died", "drain the node when it suits, and reset the GPU"),
+}
+_DEVICES_MAX = 64
 _CHUNK_BYTES = 8192
 _READ_BYTES_MAX = 16 * 1024 * 1024
 _TEXT_CHARS = 120
+
+
+Counts = dict[str, dict[int, int]]
+"""PCI device (`0000:1b:00`) → Xid → how often."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +69,7 @@ class XidLog:
         self._offset = 0
         self._rest = ""
         self._condemned: dict[str, Xid] = {}
+        self._counts: Counts = {}
 
     def condemned(self) -> dict[str, Xid]:
         """PCI device (`0000:1b:00`) → the last fatal Xid since the driver was loaded. Nothing when the log cannot
@@ -62,7 +77,14 @@ class XidLog:
         """
         for line in self._new_lines():
             note(self._condemned, line)
+            count(self._counts, line)
         return dict(self._condemned)
+
+    def counts(self) -> Counts | None:
+        """PCI device → Xid → how often the log had it, as of the last look; None when it cannot be read."""
+        if self._descriptor is None:
+            return None
+        return {device: dict(codes) for device, codes in self._counts.items()}
 
     def _new_lines(self) -> list[str]:
         try:
@@ -84,6 +106,7 @@ class XidLog:
         if len(data) < self._offset:
             self._offset = 0
             self._condemned.clear()
+            self._counts.clear()
         new, self._offset = data[self._offset :], len(data)
         return new.decode("utf-8", "replace").splitlines()
 
@@ -117,8 +140,7 @@ def note(condemned: dict[str, Xid], line: str) -> None:
     match = _XID.search(line)
     if match is None:
         return
-    device = f"{int(match[1], 16):04x}:{match[2]}:{match[3]}".lower()
-    code = int(match[4])
+    device, code = _device(match), int(match[4])
     if code == _ACTION_CHANGED:
         action = _ACTION.search(match[5])
         if action is not None and action[1].lower() == "none":
@@ -129,11 +151,56 @@ def note(condemned: dict[str, Xid], line: str) -> None:
         condemned[device] = Xid(code, FATAL[code])
 
 
+def count(counts: Counts, line: str) -> None:
+    """Count the Xid of one line of the kernel's log, if it has one; what is beyond the bounds is not counted."""
+    if _LOADING.search(line):
+        counts.clear()
+        return
+    match = _XID.search(line)
+    if match is None or (_device(match) not in counts and len(counts) >= _DEVICES_MAX):
+        return
+    codes = counts.setdefault(_device(match), {})
+    code = int(match[4])
+    if code in codes or len(codes) < XIDS_PER_GPU_MAX:
+        codes[code] = codes.get(code, 0) + 1
+
+
+def with_xids(gpus: Sequence[Gpu], counts: Counts | None) -> list[Gpu]:
+    """The same GPUs, each with its Xids; unknown where the log cannot be read, or the GPU has no bus id."""
+    if counts is None:
+        return list(gpus)
+    return [
+        msgspec.structs.replace(gpu, xids=counts.get(device, {})) if (device := _device_of(gpu)) else gpu
+        for gpu in gpus
+    ]
+
+
+def xid_findings(gpus: Sequence[Gpu]) -> list[Finding]:
+    """A finding for each GPU that goes on after an Xid that somebody should look at."""
+    found = []
+    for gpu in gpus:
+        for code in sorted((gpu.xids or {}).keys() & WARNED.keys() if gpu.usable else ()):
+            what, remedy = WARNED[code]
+            times = (gpu.xids or {})[code]
+            often = "once" if times == 1 else f"{times} times"
+            found.append(
+                Finding(
+                    check="gpu-xid",
+                    severity="warning",
+                    where=f"GPU {gpu.index}",
+                    what=f"the kernel's log has Xid {code} for GPU {gpu.index} {often}: {what}",
+                    why="It works, and may not for long",
+                    remedy=f"{remedy} (nvidia-smi -i {gpu.index} --gpu-reset)" if "reset" in remedy else remedy,
+                )
+            )
+    return found
+
+
 def condemn(gpus: Sequence[Gpu], condemned: Mapping[str, Xid]) -> list[Gpu]:
     """The same GPUs, those with a fatal Xid not usable."""
     told: list[Gpu] = []
     for gpu in gpus:
-        xid = condemned.get((pci_address(gpu.pci_bus_id) or "").rpartition(".")[0])
+        xid = condemned.get(_device_of(gpu))
         if xid is not None and gpu.usable:
             gpu = refuse(
                 gpu,
@@ -142,3 +209,12 @@ def condemn(gpus: Sequence[Gpu], condemned: Mapping[str, Xid]) -> list[Gpu]:
             )
         told.append(gpu)
     return told
+
+
+def _device(match: re.Match[str]) -> str:
+    return f"{int(match[1], 16):04x}:{match[2]}:{match[3]}".lower()
+
+
+def _device_of(gpu: Gpu) -> str:
+    """The GPU's PCI device, empty when it is not known."""
+    return (pci_address(gpu.pci_bus_id) or "").rpartition(".")[0]

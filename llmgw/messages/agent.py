@@ -45,6 +45,8 @@ Label = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern=r"^[^\
 HelpString = Annotated[str, msgspec.Meta(max_length=HELP_CHARS_MAX)]
 TcpPort = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 FIGURE_MAX = 1_000_000_000
+XIDS_PER_GPU_MAX = 16
+THROTTLE_REASONS = ("power", "thermal", "hardware")
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 # What a header can carry: it stands behind `Authorization: Bearer`.
 EngineKey = Annotated[str, msgspec.Meta(min_length=16, max_length=256, pattern=r"^[!-~]+$")]
@@ -81,8 +83,17 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     driver_version: str | None = None
     cuda_version: str | None = None
     """The newest CUDA that the driver runs, `13.1`."""
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    corrected_ecc: int | None = None
+    """Corrected memory errors since the driver was loaded."""
     uncorrected_ecc: int | None = None
     """Uncorrectable memory errors since the driver was loaded."""
+    throttled: Annotated[list[str], msgspec.Meta(max_length=8)] | None = None
+    """What holds its clocks down, of `THROTTLE_REASONS`; empty: nothing."""
+    xids: Annotated[dict[int, int], msgspec.Meta(max_length=XIDS_PER_GPU_MAX)] | None = None
+    """Xid → how often the kernel's log has it for this GPU since the driver was loaded, as far as the log goes
+    back; None where the log cannot be read."""
     mig: bool | None = None
     """True when the GPU is cut into MIG devices."""
     mig_devices: Annotated[list[MigDevice], msgspec.Meta(max_length=64)] = []

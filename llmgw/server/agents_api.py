@@ -80,7 +80,10 @@ class AgentsApi:
 
         def route(path: str, answer: Callable[[Request, Peer], Awaitable[msgspec.Struct | bytes]]) -> Route:
             async def endpoint(request: Request) -> Response:
-                return await self._guarded(request, answer)
+                begun = self._clock.monotonic()
+                response, refused = await self._guarded(request, answer)
+                self._hub.calls.answered(path, self._clock.monotonic() - begun, refused)
+                return response
 
             return Route(f"/agent/v1/{path}", endpoint, methods=["POST"])
 
@@ -163,25 +166,26 @@ class AgentsApi:
 
     async def _guarded(
         self, request: Request, answer: Callable[[Request, Peer], Awaitable[msgspec.Struct | bytes]]
-    ) -> Response:
+    ) -> tuple[Response, str | None]:
+        """The answer, and the code of a refusal."""
         peer = None
         try:
             peer = self._prove(request)
             said = await answer(request, peer)
             if isinstance(said, bytes):
-                return Response(said, media_type="application/octet-stream")
-            return Response(msgspec.json.encode(said), media_type="application/json")
+                return Response(said, media_type="application/octet-stream"), None
+            return Response(msgspec.json.encode(said), media_type="application/json"), None
         except HubError as error:
             self._note(request, peer, error)
-            return _refuse(error.status, error.code, error.message)
+            return _refuse(error.status, error.code, error.message), error.code
         except ClientDisconnect:
-            return Response(status_code=499)
+            return Response(status_code=499), None
         except PkiError as error:
             self._note(request, peer, HubError(403, "certificate", str(error)))
-            return _refuse(403, "certificate", str(error))
+            return _refuse(403, "certificate", str(error)), "certificate"
         except Exception:
             log.exception("a call of an agent failed", path=request.url.path)
-            return _refuse(500, "internal", "the server failed on this call; its log says why")
+            return _refuse(500, "internal", "the server failed on this call; its log says why"), "internal"
 
     def _note(self, request: Request, peer: Peer | None, error: HubError) -> None:
         """Say a refusal here too, where an operator looks; agents try for ever, so not each time."""

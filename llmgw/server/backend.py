@@ -42,7 +42,8 @@ from llmgw.server.hub import Hub
 from llmgw.server.hub_error import HubError
 from llmgw.server.key_owner import KeyOwner
 from llmgw.server.loop_watch import LoopPause
-from llmgw.server.metrics import Metrics, Source
+from llmgw.server.metrics.exposition import Metrics
+from llmgw.server.metrics.source import Source
 from llmgw.server.recent.known import RecentKnown
 from llmgw.server.router_worker import RouterView
 from llmgw.server.store.errors import StoreError
@@ -108,7 +109,9 @@ class Backend:
         self._started_at = started_at
         self._routers = routers
         self._problems = problems
-        self._metrics = Metrics(Source(hub, certificates, self._findings, loop_pause, router_views, tokens))
+        self._metrics = Metrics(
+            Source(hub, certificates, self._findings, loop_pause, router_views, tokens, started_at)
+        )
 
     # Reading.
 
@@ -146,9 +149,9 @@ class Backend:
         """Why the model runs where it does, or why it does not."""
         return explain_view(self._hub, self._model(model))
 
-    def metrics(self) -> bytes:
+    async def metrics(self) -> bytes:
         """Everything countable, for Prometheus."""
-        return self._metrics.text()
+        return await self._metrics.text()
 
     async def history(
         self, *, subject: str | None, kind: str | None, model: str | None, before: int | None, limit: int

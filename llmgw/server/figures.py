@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-
-from prometheus_client.core import GaugeMetricFamily, Metric
+from collections.abc import Callable
 
 from llmgw.fleet.model import Fleet, Shard
 from llmgw.fleet.routes import endpoint_of
@@ -28,31 +26,12 @@ async def send_figures(hub: Hub, send: Callable[[EndpointFigures], None]) -> Non
             send(message)
 
 
-def figure_metrics(fleet: Fleet, models: Sequence[str], now: float) -> Iterator[Metric]:
-    """What the engines of each model say of their load, for `/metrics`."""
-    requests = GaugeMetricFamily(
-        "llmgw_engine_requests",
-        "Requests that a model's engines say they have running and waiting, whoever sent them",
-        labels=["model", "state"],
-    )
-    cache = GaugeMetricFamily(
-        "llmgw_engine_cache_used", "The fullest KV cache of a model's engines; 1 is all of it", labels=["model"]
-    )
+def figures_by_model(fleet: Fleet, now: float) -> dict[str, list[EndpointFigure]]:
+    """What the engines of each model say of their load, of those that are routed to and whose word is fresh."""
     said: dict[str, list[EndpointFigure]] = {}
-    figures = endpoint_figures(fleet, now).figures
-    for replica in fleet.replicas.values():
-        if replica.replica_id in figures:
-            said.setdefault(replica.model, []).append(figures[replica.replica_id])
-    for model in models:
-        known = said.get(model, [])
-        for state in ("running", "waiting"):
-            counts = [count for each in known if (count := getattr(each, state)) is not None]
-            if counts:
-                requests.add_metric([model, state], sum(counts))
-        used = [each.cache_used for each in known if each.cache_used is not None]
-        if used:
-            cache.add_metric([model], max(used))
-    yield from (requests, cache)
+    for replica_id, figure in endpoint_figures(fleet, now).figures.items():
+        said.setdefault(fleet.replicas[replica_id].model, []).append(figure)
+    return said
 
 
 def endpoint_figures(fleet: Fleet, now: float) -> EndpointFigures:

@@ -46,6 +46,7 @@ from llmgw.messages.findings import Finding
 from llmgw.messages.routes import RouteEndpoint, RouteTable, Telemetry
 from llmgw.messages.upgrade import UpgradeTold
 from llmgw.server.api_keys import ApiKeys
+from llmgw.server.call_tally import CallTally
 from llmgw.server.fabrics.book import FabricBook
 from llmgw.server.fabrics.port_rates import PortRates
 from llmgw.server.fabrics.port_watch import PortWatch
@@ -60,7 +61,9 @@ from llmgw.server.request_tally import RequestTally
 from llmgw.server.route_tables import RouteTables
 from llmgw.server.seams import Clock, Ids, Memory
 from llmgw.server.sessions import Sessions
+from llmgw.server.transition_tally import TransitionTally
 from llmgw.server.troubles import troubles
+from llmgw.server.turn_times import TurnTimes
 from llmgw.server.turns import Turns
 
 log = structlog.get_logger("hub")
@@ -107,9 +110,14 @@ class Hub:
         """Agents of a version that this server does not understand."""
         self.upgrades_told: dict[str, UpgradeTold] = {}
         """Node → what its agent last said of the upgrade that it was asked for."""
-        self.sessions = Sessions()
+        self.sessions = Sessions(clock.monotonic)
         self.requests = RequestTally()
         """What clients got, as the routers told it."""
+        self.calls = CallTally()
+        """How agents' calls fared."""
+        self.transitions = TransitionTally()
+        """What happened to nodes and replicas."""
+        self.turn_times = TurnTimes()
         self.rates = RecentRates(clock.monotonic())
         """How much of it lately, and how fast."""
         self.breakers: dict[str, dict[str, str]] = {}
@@ -134,7 +142,7 @@ class Hub:
         self._memory = memory
         self._tables = RouteTables(epoch, publish, int(clock.wall()))
         self._roll_back = roll_back
-        self._turns = Turns(clock.monotonic, ids.replica, lambda effects: self._deliver(effects))
+        self._turns = Turns(clock.monotonic, ids.replica, lambda effects: self._deliver(effects), self.turn_times)
         self._awake_at: float | None = None
         self._deciding = False
         self.questions = NodeQuestions(self.fleet, self.sessions, ids)
@@ -196,7 +204,7 @@ class Hub:
         self._notice_pause()
         mailbox = self.sessions.mailbox(node_id)
         assert mailbox is not None  # a live session has one
-        mailbox.acknowledge(acked)
+        self.calls.acknowledged(mailbox.acknowledge(acked))
         self._heard(node_id)
         commands = await mailbox.wait(wait_s)
         if mailbox.closed:
@@ -293,12 +301,14 @@ class Hub:
     def turn(self) -> None:
         """Decide and carry out, then publish the routes that follow. Sets `changed` when there is more to do."""
         self._notice_pause()
+        begun = self.clock.monotonic()
         if not self._turns.take(self.fleet, self.catalog, self.settings):
             self.changed.set()
         self.sessions.close_lost(self.fleet)
         if self._tables.update(self.fleet, self.catalog, self.static, self.keys, self.context_lengths):
             self.changed.set()
         self._awake_at = self.clock.monotonic()
+        self.turn_times.turns.add(self._awake_at - begun)
 
     def start_deciding(self) -> None:
         """The routers that live were asked for their table, and had their time to answer."""
@@ -433,6 +443,7 @@ class Hub:
             log.info(
                 event.event, kind=event.kind, subject=event.subject, reason=event.reason, nodes=list(event.nodes)
             )
+        self.transitions.take(events, self.clock.monotonic())
         if events:
             self._memory.record(events, self.clock.wall())
 

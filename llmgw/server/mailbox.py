@@ -14,8 +14,11 @@ COMMANDS_MAX = 1024
 class Mailbox:
     """One session's commands. They die with the session (invariant 10): another one gets another mailbox."""
 
-    def __init__(self, session: str) -> None:
+    def __init__(self, session: str, now: Callable[[], float]) -> None:
+        """`now` is the monotonic clock."""
         self.session = session
+        self._now = now
+        self._queued_at: dict[int, float] = {}
         self._commands: list[Command] = []
         self._last_seq = 0
         self._changed = asyncio.Event()
@@ -36,11 +39,14 @@ class Mailbox:
         self._add(question(self._next()))
         return True
 
-    def acknowledge(self, seq: int) -> None:
-        """Drop everything up to `seq`, which the agent has carried out."""
+    def acknowledge(self, seq: int) -> list[float]:
+        """Drop everything up to `seq`, which the agent has carried out; how many seconds each waited for that."""
+        now = self._now()
+        done = [command.seq for command in self._commands if command.seq <= seq]
         self._commands = [command for command in self._commands if command.seq > seq]
         if not self._commands:
             self._changed.clear()
+        return [now - self._queued_at.pop(number) for number in done]
 
     def names(self, shard_id: str) -> bool:
         """True while an unacknowledged command names the shard."""
@@ -71,4 +77,5 @@ class Mailbox:
 
     def _add(self, command: Command) -> None:
         self._commands.append(command)
+        self._queued_at[command.seq] = self._now()
         self._changed.set()

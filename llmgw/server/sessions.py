@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from llmgw.fleet.carry_out import Effects
 from llmgw.fleet.model import Fleet
 from llmgw.server.hub_error import HubError
@@ -11,7 +13,9 @@ from llmgw.server.mailbox import Mailbox
 class Sessions:
     """At most one session a node; whatever belonged to the one before ends with it (invariant 10)."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
+        """`now` is the monotonic clock."""
+        self._now = now
         self._mailboxes: dict[str, Mailbox] = {}
         self._node_ids: dict[str, str] = {}
 
@@ -19,7 +23,7 @@ class Sessions:
         """From now on this session speaks for the node, and no other."""
         self.end(node_id)
         self._node_ids[session] = node_id
-        self._mailboxes[node_id] = Mailbox(session)
+        self._mailboxes[node_id] = Mailbox(session, self._now)
 
     def node_of(self, session: str, fleet: Fleet) -> str:
         """The node of a live session. Raises HubError 410 when it is unknown or superseded."""
@@ -28,6 +32,10 @@ class Sessions:
         if node_id is None or node is None or node.session != session:
             raise HubError(410, "session_over", "this session is unknown or superseded; register again")
         return node_id
+
+    def __len__(self) -> int:
+        """How many nodes have a session."""
+        return len(self._mailboxes)
 
     def mailbox(self, node_id: str) -> Mailbox | None:
         """The commands of the node's session, or None when it has none."""

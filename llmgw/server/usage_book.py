@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from llmgw.messages.routes import UsageBatch, UsageStored
-from llmgw.server.request_tally import OTHER
+from llmgw.metrics.family import OTHER
 from llmgw.server.store.usage import UsageStore
 
 WRITE_EVERY_S = 1.0

@@ -496,7 +496,7 @@ class ScriptedBackend:
     def models(self) -> list[ModelView]:
         return self.models_known
 
-    def metrics(self) -> bytes:
+    async def metrics(self) -> bytes:
         return b'# HELP llmgw_nodes Nodes by state\n# TYPE llmgw_nodes gauge\nllmgw_nodes{state="ready"} 1.0\n'
 
     def explain(self, model: str) -> ExplainView:

@@ -20,6 +20,7 @@ from llmgw.pki.revocation import RevocationList
 from llmgw.pki.tls import agents_server_context
 from llmgw.server.agents_api import AgentsApi
 from llmgw.server.asgi import serve_asgi
+from llmgw.server.call_tally import CallTally
 from llmgw.server.hub_error import HubError
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
 from llmgw.server.seams import Clock
@@ -32,6 +33,9 @@ OWN_USER = pwd.getpwuid(os.geteuid()).pw_name
 
 class _NoSessions:
     """A hub as an agent meets it that has not registered."""
+
+    def __init__(self) -> None:
+        self.calls = CallTally()
 
     def node_of(self, session: str) -> str:
         raise HubError(410, "session", f"there is no session {session}")

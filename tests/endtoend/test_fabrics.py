@@ -186,10 +186,10 @@ def test_a_port_s_changes_and_a_scrape_tell_of_the_fabric(world: FabricWorld) ->
     until(lambda: "fabric-ports-unmanaged" in problems(world))
     text = httpx.get(f"{world.server.admin}/metrics", trust_env=False).text
     labels = f'fabric="ib-a",id="0x{A_MASTER:016x}"'
-    assert f"llmgw_fabric_switches{{{labels}}} 4.0" in text
-    assert f'llmgw_fabric_managers{{{labels},state="standby"}} 1.0' in text
-    assert 'llmgw_fabric_ports{fabric="ib-a",state="INIT"} 1.0' in text
-    assert f'llmgw_fabric_changes_total{{area="port",{labels}}}' in text
+    assert f"llmgw_fabric_switches{{{labels}}} 4" in text
+    assert f'llmgw_fabric_subnet_managers{{{labels},state="standby"}} 1' in text
+    assert 'llmgw_fabric_ports{fabric="ib-a",state="INIT"} 1' in text
+    assert f'llmgw_fabric_changes_total{{{labels},area="port"}}' in text
 
 
 def test_names_that_are_none_and_fabrics_that_cannot_be_asked_get_sentences(world: FabricWorld) -> None:

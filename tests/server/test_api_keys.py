@@ -121,7 +121,7 @@ def test_used_keys_are_counted_by_key_and_no_others() -> None:
 
 
 def test_metrics_have_every_keys_series_from_the_start_and_are_bounded() -> None:
-    from llmgw.server import metrics
+    from llmgw.server.metrics import keys as metrics
     from tests.server.exposition import families, value
 
     world = World("m")

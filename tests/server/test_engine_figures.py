@@ -13,10 +13,12 @@ from llmgw.config.catalog import Catalog, CatalogModel, Profile
 from llmgw.fleet.observe import report
 from llmgw.messages.agent import EngineFigures
 from llmgw.messages.routes import FIGURES_STALE_S, EndpointFigure, EndpointFigures
+from llmgw.metrics.engines import engine_text
 from llmgw.server import figures as module
-from llmgw.server.figures import endpoint_figures, figure_metrics, send_figures
+from llmgw.server.figures import endpoint_figures, figures_by_model, send_figures
 from llmgw.server.hub import Hub
 from tests.fleet.world import Machine, World
+from tests.server.exposition import families
 
 
 @pytest.fixture
@@ -60,15 +62,16 @@ def test_a_replica_that_is_out_of_the_rotation_has_none(world: World) -> None:
 
 def test_metrics_add_up_what_a_models_engines_say(world: World) -> None:
     tell(world, EngineFigures(running=4, waiting=2, cache_used=0.5), EngineFigures(running=1, cache_used=0.25))
+    text = engine_text({"m": figures_by_model(world.fleet, world.now)["m"], "other": []})
     samples = {
         (sample.name, *sample.labels.values()): sample.value
-        for family in figure_metrics(world.fleet, ["m", "other"], world.now)
+        for family in families(text).values()
         for sample in family.samples
     }
     assert samples == {
         ("llmgw_engine_requests", "m", "running"): 5,
         ("llmgw_engine_requests", "m", "waiting"): 2,
-        ("llmgw_engine_cache_used", "m"): 0.5,
+        ("llmgw_engine_cache_used_ratio", "m"): 0.5,
     }
 
 

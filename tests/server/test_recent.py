@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from llmgw.messages.routes import Outcome
+from llmgw.metrics.family import OTHER
 from llmgw.server.recent.durations import Counts, count, percentile_s
 from llmgw.server.recent.rates import STEP_S, STEPS_KEPT, RecentRates
 from llmgw.server.recent.requests import RecentRequests
-from llmgw.server.request_tally import OTHER
 
 
 def outcome(model: str = "m", status: int = 200, **facts: object) -> Outcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from llmgw.messages.routes import UsageBatch, UsageRow, UsageStored
-from llmgw.server.request_tally import OTHER
+from llmgw.metrics.family import OTHER
 from llmgw.server.usage_book import UsageBook
 from tests.router.support import until
 

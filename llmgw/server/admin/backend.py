@@ -224,7 +224,7 @@ class AdminBackend(Protocol):
 
     def explain(self, model: str) -> ExplainView: ...
 
-    def metrics(self) -> bytes:
+    async def metrics(self) -> bytes:
         """The state as Prometheus' text form (version 0.0.4)."""
         ...
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
 from llmgw.messages.admin import HISTORY_KINDS, Health
+from llmgw.metrics.family import CONTENT_TYPE
 from llmgw.server.admin import border
 from llmgw.server.admin.answers import ALWAYS, answer, answer_small, not_found
 from llmgw.server.admin.backend import AdminBackend
@@ -30,7 +30,7 @@ class Reads:
 
     async def metrics(self, request: Request) -> Response:
         border.only_parameters(request)
-        return Response(self._backend.metrics(), headers={**ALWAYS, "content-type": CONTENT_TYPE_LATEST})
+        return Response(await self._backend.metrics(), headers={**ALWAYS, "content-type": CONTENT_TYPE})
 
     async def server(self, request: Request) -> Response:
         border.only_parameters(request)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from llmgw.messages.recent_views import ModelRates, ModelSeries, RatePoint
 from llmgw.messages.routes import Outcome
+from llmgw.metrics.family import OTHER
 from llmgw.server.recent.durations import Counts, count, percentile_s
-from llmgw.server.request_tally import OTHER
 
 STEP_S = 10.0
 STEPS_KEPT = 360

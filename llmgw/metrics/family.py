@@ -1,0 +1,80 @@
+"""A family of metrics and its text form (prometheus.io/docs/instrumenting/exposition_formats, version 0.0.4).
+
+Of our own and not `prometheus_client`'s, which takes 1.7 s for a fleet of 400 nodes with eight ports each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from llmgw.metrics.histogram import Histogram
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LABEL_CHARS_MAX = 128
+"""What is longer is cut: labels may be an agent's words."""
+OTHER = "(other)"
+"""Counts together what is beyond a bound, or is not known. No model can be called so."""
+
+Kind = Literal["gauge", "counter", "histogram"]
+Sample = tuple[Sequence[str], float | None]
+"""The labels' values, and the value; None is unknown and is left out."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One name with its HELP text, its labels in order, and a phrase that says how many series it can have.
+
+    The name of a counter ends with `_total`.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    bound: str = "1"
+
+    def text(self, samples: Iterable[Sample]) -> str:
+        """The family with these samples. Two with the same labels, once they are cut, are one: the last."""
+        labels = ",".join([f'{label}="%s"' for label in self.labels])
+        head = f"{self.name}{{{labels}}} " if labels else ""
+        lines: dict[str, str] = {}
+        for values, value in samples:
+            if value is not None and math.isfinite(value):
+                series = head % tuple(map(_escaped, values)) if head else f"{self.name} "
+                lines[series] = _number(value)
+        return self._head() + "".join([f"{series}{value}\n" for series, value in lines.items()])
+
+    def value(self, value: float | None) -> str:
+        """The family without labels."""
+        return self.text([((), value)])
+
+    def histograms(self, samples: Iterable[tuple[Sequence[str], Histogram]]) -> str:
+        """The family with these histograms."""
+        parts = [self._head()]
+        for values, histogram in samples:
+            pairs = [f'{label}="{_escaped(value)}"' for label, value in zip(self.labels, values, strict=True)]
+            labels = ",".join(pairs)
+            before = f"{labels}," if labels else ""
+            for bound, count in histogram.cumulative():
+                parts.append(f'{self.name}_bucket{{{before}le="{bound}"}} {count}\n')
+            series = f"{{{labels}}}" if labels else ""
+            parts.append(f"{self.name}_sum{series} {_number(histogram.total_s)}\n")
+            parts.append(f"{self.name}_count{series} {histogram.count}\n")
+        return "".join(parts)
+
+    def _head(self) -> str:
+        text = self.help.replace("\\", "\\\\").replace("\n", "\\n")
+        return f"# HELP {self.name} {text}\n# TYPE {self.name} {self.kind}\n"
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if isinstance(value, int) or value.is_integer() else repr(value)
+
+
+@lru_cache(maxsize=16384)
+def _escaped(value: str) -> str:
+    return value[:LABEL_CHARS_MAX].replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
