@@ -48,3 +48,15 @@ def test_every_finding_that_the_product_has_is_in_operations() -> None:
     assert len(found) > 100, "they are found by how they are written; has that changed?"
     text = OPERATIONS.read_text()
     assert sorted(kind for kind in found if f"`{kind}`" not in text) == []
+
+
+def test_every_finding_has_a_remedy() -> None:
+    without = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in (ROOT / "llmgw").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "Finding"
+        and not {"remedy", None} & {keyword.arg for keyword in node.keywords}
+    ]
+    assert without == []

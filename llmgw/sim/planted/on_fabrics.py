@@ -75,7 +75,7 @@ FAULTS = [
     Fault(name="no standby subnet manager", check="fabric-no-standby", where="ib-a", running=_no_standby),
     Fault(name="the master dies", check="fabric-master-changed", where="ib-b", running=_failover),
     Fault(name="all managers die", check="fabric-managers-silent", where="ib-c", running=_managers_die),
-    Fault(name="a port is unmanaged", check="fabric-ports-unmanaged", where="ib-c"),
+    Fault(name="a port is unmanaged", check="fabric-ports-unmanaged", where="ib-a"),
     Fault(name="a cable is pulled", check="fabric-cabling-differs", where="ib-b", running=_cable_out),
     Fault(name="a port goes down", check="fabric-port-down", where="mlx5_1", running=_port_down),
     Fault(name="… under a replica of two nodes", check="replica-fabric-down", where="demo/pair"),

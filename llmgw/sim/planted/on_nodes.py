@@ -28,7 +28,7 @@ def _memlock(site: Site) -> None:
 
 
 def _no_devices(site: Site) -> None:
-    set_machine(site.hardware("node05"), "no-devices")
+    set_machine(site.hardware("node07"), "no-devices")
 
 
 def _engine_program(site: Site) -> None:
@@ -90,7 +90,7 @@ async def _slow_port(site: Site) -> None:
 
 
 async def _no_manager(site: Site) -> None:
-    set_port(site.hardware("node05"), "mlx5_1", "init")
+    set_port(site.hardware("node02"), "mlx5_1", "init")
 
 
 async def _lost(site: Site) -> None:
@@ -113,7 +113,7 @@ FAULTS = [
     ),
     Fault(name="a node declares no fabric", check="fabric-undeclared", where="mlx5_0", before=_undeclared),
     Fault(name="engines may lock no memory", check="memlock", where="node06", before=_memlock),
-    Fault(name="the RDMA devices are not there", check="rdma-devices", where="node05", before=_no_devices),
+    Fault(name="the RDMA devices are not there", check="rdma-devices", where="node07", before=_no_devices),
     Fault(name="an engine's program fails", check="engine-program", where="node06", before=_engine_program),
     Fault(name="the disk of the weights is full", check="weights-room", where="node06", before=_full_disk),
     Fault(name="skip_gpus names no GPU", check="gpu-skip", where="node06", before=_skipped),

@@ -20,7 +20,7 @@ from llmgw.sim.scenarios.judge import Judge
 __all__ = ["OPTIONS", "problems"]
 
 NODES_S_MAX = 60.0
-FOUND_S_MAX = 60.0
+FOUND_S_MAX = 90.0
 SHOWN_S_MAX = 15.0
 TABLE_CELLS_MIN = 120
 
@@ -110,6 +110,7 @@ def _shown(fault: Fault, findings: list[dict[str, Any]], items: list[str], statu
 
 def _print_table(shown: dict[Fault, Shown]) -> None:
     console = Console()
+    console.width = max(TABLE_CELLS_MIN, console.width)
     table = Table("fault", "finding", "remedy", show_lines=True)
     for fault, (finding, _, _) in shown.items():
         if finding is None:
@@ -117,4 +118,4 @@ def _print_table(shown: dict[Fault, Shown]) -> None:
         else:
             told = f"{finding['check']} ({finding['severity']})\n{finding['where']}: {finding['what']}"
             table.add_row(Text(fault.name), Text(told), Text(finding["remedy"]))
-    console.print(table, width=max(TABLE_CELLS_MIN, console.width))
+    console.print(table)
