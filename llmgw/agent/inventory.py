@@ -30,11 +30,15 @@ class InventoryReader:
         self._overdue = False
 
     async def fresh(self) -> Inventory:
-        """Read anew. A reading that takes too long goes on behind, and the last one is given, with a finding."""
+        """Read anew. A reading that takes too long goes on behind, and the last one is given, with a finding.
+
+        Who asks while one runs waits for the same.
+        """
         if self._reading is None:
             self._reading = asyncio.ensure_future(asyncio.to_thread(self._read))
+        reading = self._reading
         wait_s = FIRST_READ_S if self._latest is None and not self._overdue else PATIENCE_S
-        done, _ = await asyncio.wait({self._reading}, timeout=wait_s)
+        done, _ = await asyncio.wait({reading}, timeout=wait_s)
         if not done:
             self._overdue = True
             return self._with_finding(
@@ -42,7 +46,8 @@ class InventoryReader:
                 f"reading GPUs and adapters takes longer than {wait_s:g} s; the last reading stands",
                 "run nvidia-smi on the node: when it hangs, the driver or a GPU does",
             )
-        reading, self._reading, self._overdue = self._reading, None, False
+        if self._reading is reading:
+            self._reading, self._overdue = None, False
         if reading.cancelled() or (error := reading.exception()) is not None:
             log.error("the inventory cannot be read", error=repr(None if reading.cancelled() else error))
             return self._with_finding(

@@ -36,6 +36,9 @@ from llmgw.agent.https import HttpsTransport
 from llmgw.agent.inventory import InventoryReader
 from llmgw.agent.left_behind import LeftBehinds
 from llmgw.agent.loop import AgentLoop
+from llmgw.agent.metrics.exposition import AgentMetrics
+from llmgw.agent.metrics.link import Link
+from llmgw.agent.metrics.listener import MetricsListener
 from llmgw.agent.only_one import claim_node
 from llmgw.agent.ports import count_free
 from llmgw.agent.processes import boot_id
@@ -51,6 +54,7 @@ from llmgw.engines.offers import engine_offers
 from llmgw.hardware.engine_user import EngineUserError, find_account
 from llmgw.messages.agent import Inventory
 from llmgw.messages.findings import Finding
+from llmgw.pki.expiry import CertificateEnd
 
 log = structlog.get_logger("agent")
 
@@ -123,6 +127,18 @@ def own_certificate_findings(config: AgentConfig, now: float) -> list[Finding]:
     from llmgw.pki.expiry import certificate_findings
 
     return _of_node(config, certificate_findings([config.tls.cert, config.tls.ca], now))
+
+
+def own_certificate_ends(config: AgentConfig) -> list[CertificateEnd]:
+    """When this node's certificate and root end, of those that can be read; findings tell of the others."""
+    from llmgw.pki.errors import PkiError
+    from llmgw.pki.expiry import certificate_end
+
+    ends = []
+    for kind, path in (("node", config.tls.cert), ("authority", config.tls.ca)):
+        with contextlib.suppress(PkiError):
+            ends.append(certificate_end(path, kind))
+    return ends
 
 
 def _of_node(config: AgentConfig, findings: Sequence[Finding]) -> list[Finding]:
@@ -218,6 +234,7 @@ async def _run(
         live = supervisor.live_records()
         findings += proof.look(live, found.ports, found.fabrics) + warning_findings(live, config.node_id)
         findings += slow_findings.latest()
+        findings += _of_node(config, metrics.findings()) if metrics is not None else []
         return Inventory(
             gpus=judgement.gpus,
             ports=found.ports,
@@ -266,7 +283,10 @@ async def _run(
         restart=restart,
     )
 
+    link = Link(time.monotonic)
+
     def contact(trouble: str | None) -> None:
+        link.contact(trouble)
         count = len(supervisor.live_records())
         engines = f"{count} shard{'' if count == 1 else 's'}"
         if trouble is None:
@@ -296,6 +316,19 @@ async def _run(
         reconnect_max_s=config.reconnect_max,
         contact=contact,
     )
+    metrics = None
+    if config.metrics is not None:
+        told = AgentMetrics(
+            config.node_id,
+            link=link,
+            connected=lambda: conversation.session is not None,
+            inventory=inventory.latest,
+            held=supervisor.held,
+            failed=lambda: supervisor.failures,
+            certificates=lambda: own_certificate_ends(config),
+            wall=time.time,
+        )
+        metrics = MetricsListener(config.metrics, told)
     certificates = CertificateKeeper(
         node_id=config.node_id,
         transport=transport,
@@ -318,6 +351,8 @@ async def _run(
     await bandwidth.begin()
     await supervisor.adopt()
     tasks = [asyncio.create_task(conversation.run()), asyncio.create_task(certificates.run())]
+    if metrics is not None:
+        tasks.append(asyncio.create_task(metrics.run()))
     feeding = asyncio.create_task(notifier.feed())
     asyncio.get_running_loop().call_later(
         READY_WITHIN_S, notifier.ready, f"Has not heard from {config.server} yet; engines are kept meanwhile."

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from llmgw.messages.agent import (
     ShardSpec,
     WeightsAnswer,
 )
+from llmgw.metrics.family import OTHER
 
 log = structlog.get_logger("agent")
 
@@ -45,6 +47,7 @@ ENDED_KEPT_MAX = 50
 # Beside the ended ones, a registration holds at most 256 shards.
 LIVE_MAX = SHARDS_PER_NODE_MAX - ENDED_KEPT_MAX
 WARNINGS_MAX = 16
+FAILED_MODELS_MAX = 256
 ORPHANS_TERM_S = 2.0
 ORPHANS_WAIT_S = 15.0
 # The version of an answer for a shard that this agent has never seen: it comes after all that were ever said.
@@ -121,6 +124,8 @@ class Supervisor:
         self._lock = asyncio.Lock()
         self._shards: dict[str, Shard] = {}
         self._ended: dict[str, ShardRecord] = {}
+        self.failures: Counter[str] = Counter()
+        """Model → shards that failed since this agent began; beyond `FAILED_MODELS_MAX` together."""
         self._listener: Callable[[str], None] | None = None
         self._behind: set[asyncio.Future[None]] = set()
         self._gpu_memory = gpu_memory
@@ -264,9 +269,9 @@ class Supervisor:
                 record, plan = await self._admit(record)
             except Refused as exc:
                 log.warning("shard refused", shard=spec.shard_id, reason=str(exc))
-                await self._remember(
-                    msgspec.structs.replace(record, phase="failed", reason=str(exc), ended_at_s=time.time())
-                )
+                record = msgspec.structs.replace(record, phase="failed", reason=str(exc), ended_at_s=time.time())
+                self._count(record)
+                await self._remember(record)
             else:
                 self._begin(record, plan)
         self._tell(spec.shard_id)
@@ -387,11 +392,18 @@ class Supervisor:
         """A shard made a transition (called in the event loop)."""
         record = shard.record
         if not record.live:
+            self._count(record)
             self._gpu_memory.remember(record)
             self._shards.pop(record.spec.shard_id, None)
             self._ended[record.spec.shard_id] = record
             self._prune()
         self._tell(record.spec.shard_id)
+
+    def _count(self, record: ShardRecord) -> None:
+        model = record.spec.model
+        if record.phase == "failed":
+            known = model in self.failures or len(self.failures) < FAILED_MODELS_MAX
+            self.failures[model if known else OTHER] += 1
 
     def _tell(self, shard_id: str) -> None:
         if self._listener is not None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from llmgw.config.agent_metrics import MetricsEndpoint
 from llmgw.config.base import Duration, Model, Size
 from llmgw.config.errors import KeyedError
 from llmgw.messages.agent import NODE_ID_PATTERN
@@ -227,6 +228,8 @@ class AgentConfig(Model):
     """How engines are kept."""
     weights: Weights = Weights()
     """Where models that are given by a URL are fetched to, and how."""
+    metrics: MetricsEndpoint | None = None
+    """The agent's own `/metrics`. Left out: there is none; the server's tell of this node."""
     release_key: str = "/etc/llmgw/release.pub"
     """The public key (Ed25519, PEM) that a release must be signed with before this agent becomes it
     (`llmgw ctl upgrade`). Without the file the agent takes no release."""

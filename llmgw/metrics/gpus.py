@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from llmgw.messages.agent import THROTTLE_REASONS, XIDS_PER_GPU_MAX, Gpu
-from llmgw.metrics.family import Family, Sample
+from llmgw.metrics.family import Family, LastSample, Sample
 
 _BOUND = "GPUs, at most 64 a node"
 _LABELS = ("node", "gpu")
@@ -79,25 +79,25 @@ def gpu_text(nodes: Iterable[tuple[str, list[Gpu]]]) -> str:
     parts = [INFO.text(_info(gpus))]
     for family, read in _PLAIN:
         parts.append(family.text(((node_id, index), read(gpu)) for node_id, index, gpu in gpus))
-    return "".join([*parts, ECC.text(_ecc(gpus)), XIDS.text(_xids(gpus)), THROTTLED.text(_throttled(gpus))])
+    parts += [
+        ECC.grouped(((node_id, index), _ecc(gpu)) for node_id, index, gpu in gpus),
+        XIDS.grouped(((node_id, index), _xids(gpu)) for node_id, index, gpu in gpus),
+        THROTTLED.grouped(((node_id, index), _throttled(gpu)) for node_id, index, gpu in gpus),
+    ]
+    return "".join(parts)
 
 
-def _ecc(gpus: Iterable[tuple[str, str, Gpu]]) -> Iterator[Sample]:
-    for node_id, index, gpu in gpus:
-        yield (node_id, index, "corrected"), gpu.corrected_ecc
-        yield (node_id, index, "uncorrected"), gpu.uncorrected_ecc
+def _ecc(gpu: Gpu) -> list[LastSample]:
+    return [("corrected", gpu.corrected_ecc), ("uncorrected", gpu.uncorrected_ecc)]
 
 
-def _xids(gpus: Iterable[tuple[str, str, Gpu]]) -> Iterator[Sample]:
-    for node_id, index, gpu in gpus:
-        for code, count in sorted((gpu.xids or {}).items()):
-            yield (node_id, index, str(code)), count
+def _xids(gpu: Gpu) -> list[LastSample]:
+    return [(str(code), count) for code, count in sorted((gpu.xids or {}).items())]
 
 
-def _throttled(gpus: Iterable[tuple[str, str, Gpu]]) -> Iterator[Sample]:
-    for node_id, index, gpu in gpus:
-        for reason in THROTTLE_REASONS if gpu.throttled is not None else ():
-            yield (node_id, index, reason), int(reason in (gpu.throttled or ()))
+def _throttled(gpu: Gpu) -> list[LastSample]:
+    held = gpu.throttled
+    return [] if held is None else [(reason, int(reason in held)) for reason in THROTTLE_REASONS]
 
 
 def _info(gpus: Iterable[tuple[str, str, Gpu]]) -> Iterator[Sample]:

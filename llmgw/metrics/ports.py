@@ -62,5 +62,7 @@ def port_text(nodes: Iterable[tuple[str, list[Port]]]) -> str:
         ((*at, port.state or "unknown", port.phys_state or "unknown"), int(port.is_up)) for *at, port in ports
     )
     rate = RATE.text((at, port.rate_gbps) for *at, port in ports)
-    counters = COUNTER.text(((*at, name), port.counters.get(name)) for *at, port in ports for name in COUNTERS)
+    counters = COUNTER.grouped(
+        (at, [(name, port.counters.get(name)) for name in COUNTERS]) for *at, port in ports
+    )
     return active + rate + counters

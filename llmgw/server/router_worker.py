@@ -24,8 +24,8 @@ QUIET_AFTER_S = 10.0
 class RouterView:
     """A worker for people and metrics. `state`: serving, finishing (it accepts no more), silent or starting.
 
-    `requests` are those that ended since this server knows it. `settings` stands for what it was started with,
-    where whoever started it said so.
+    `requests` are those that ended in it and in those of its name before, since this server started. `settings`
+    stands for what it was started with, where whoever started it said so.
     """
 
     name: str

@@ -57,6 +57,8 @@ class Routers:
         self._settings = router_settings(config)
         self._listeners = RouterListeners(config.listen)
         self._workers: dict[str, Worker] = {}
+        self._requests: dict[str, int] = {}
+        """Name → what its workers that have ended had counted: the next of that name counts on."""
         self._unasked: set[str] = set()
         """Those whose table this server has to import, and that have not greeted yet."""
         self._released = False
@@ -171,6 +173,7 @@ class Routers:
         worker = Worker(
             self._state, name, on_hello=self._hello, on_telemetry=self._telemetry, on_lost=self._look.set
         )
+        worker.requests = self._requests.pop(name, 0)
         self._workers[name] = worker
         if self._table is not None:
             worker.link.send_table(self._table)
@@ -245,6 +248,7 @@ class Routers:
             if not worker.ended():
                 continue
             del self._workers[worker.name]
+            self._requests[worker.name] = worker.requests
             self._shares.left(worker.name)
             await worker.forget()
             if worker.process is not None:

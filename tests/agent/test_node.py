@@ -170,3 +170,19 @@ def test_a_second_agent_of_the_node_with_another_work_dir_refuses_with_a_sentenc
         assert claim_node(config.node_id, config.server, os.geteuid() + 1) is None, "another user's claim is none"
         with pytest.raises(AgentError, match=rf"an agent of {config.node_id} \(pid {os.getpid()}\) runs"):
             run_agent(config)
+
+
+def test_whoever_asks_while_the_node_is_read_gets_the_same_reading() -> None:
+    readings: list[int] = []
+
+    def read() -> Inventory:
+        readings.append(1)
+        return Inventory()
+
+    async def test() -> None:
+        reader = InventoryReader(read, node_id="node01")
+        one, other = await asyncio.gather(reader.fresh(), reader.fresh())
+        assert one == other == Inventory()
+        assert len(readings) == 1
+
+    asyncio.run(test())

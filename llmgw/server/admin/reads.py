@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,6 +20,8 @@ LOG_LINES_MAX = 10_000
 RANK_MAX = 255
 REVISION_MAX = 2**31
 _INT_MAX = 2**62
+GZIP_FROM_BYTES = 64 * 1024
+"""Smaller texts travel as they are."""
 
 
 class Reads:
@@ -30,7 +35,12 @@ class Reads:
 
     async def metrics(self, request: Request) -> Response:
         border.only_parameters(request)
-        return Response(await self._backend.metrics(), headers={**ALWAYS, "content-type": CONTENT_TYPE})
+        text = await self._backend.metrics()
+        headers = {**ALWAYS, "content-type": CONTENT_TYPE, "vary": "accept-encoding"}
+        if len(text) > GZIP_FROM_BYTES and "gzip" in request.headers.get("accept-encoding", ""):
+            text = await asyncio.to_thread(gzip.compress, text, 1)
+            headers["content-encoding"] = "gzip"
+        return Response(text, headers=headers)
 
     async def server(self, request: Request) -> Response:
         border.only_parameters(request)

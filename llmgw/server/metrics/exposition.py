@@ -58,8 +58,11 @@ class Metrics:
     async def _text(self) -> bytes:
         fleet = self._source.hub.fleet
         inventories = [(node.node_id, node.inventory) for node in fleet.nodes.values()]
-        read = "".join(part(self._source) for part in PARTS)
-        return await asyncio.to_thread(_with_hardware, read, inventories)
+        read = []
+        for part in PARTS:
+            read.append(part(self._source))
+            await asyncio.sleep(0)  # others have their turn: no part takes long, and all of them together may
+        return await asyncio.to_thread(_with_hardware, "".join(read), inventories)
 
 
 def _with_hardware(read: str, inventories: Iterable[tuple[str, Inventory]]) -> bytes:

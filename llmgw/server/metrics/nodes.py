@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from llmgw.fleet.model import NodeState
-from llmgw.metrics.family import Family, Sample
+from llmgw.metrics.family import Family, LastSample
 from llmgw.server.metrics.source import Source
 
 NODES = Family("llmgw_nodes", "gauge", "Nodes by state", ("state",), "4")
@@ -50,22 +50,21 @@ def node_text(source: Source) -> str:
     return (
         NODES.text(((state.value,), by_state[state]) for state in NodeState)
         + INFO.text(((node.node_id, node.version or "unknown"), 1) for node in nodes)
-        + STATE.text(
-            ((node.node_id, state.value), int(node.state is state)) for node in nodes for state in NodeState
+        + STATE.grouped(
+            ((node.node_id,), [(state.value, int(node.state is state)) for state in NodeState]) for node in nodes
         )
         + CORDONED.text(((node.node_id,), int(node.cordoned)) for node in nodes)
         + DRAINING.text(((node.node_id,), int(node.draining)) for node in nodes)
         + SILENCE.text(silence)
-        + GPUS.text(_gpus(source))
+        + GPUS.grouped(_gpus(source))
     )
 
 
-def _gpus(source: Source) -> Iterator[Sample]:
+def _gpus(source: Source) -> Iterator[tuple[tuple[str], list[LastSample]]]:
     used = source.hub.fleet.gpus_in_use()
     for node in source.hub.fleet.nodes.values():
         in_use = used.get(node.node_id, set())
         states = Counter(
             "in_use" if gpu.uuid in in_use else "free" if gpu.usable else "unusable" for gpu in node.gpus
         )
-        for state in _GPU_STATES:
-            yield (node.node_id, state), states[state]
+        yield (node.node_id,), [(state, states[state]) for state in _GPU_STATES]
