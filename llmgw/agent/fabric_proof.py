@@ -105,7 +105,7 @@ class FabricProof:
                 what=f"{spec.replica_id} talks to its other nodes over TCP, not over {spec.fabric}: "
                 f"NCCL says {facts.line!r}{cause}",
                 why=_WHY,
-                remedy=f"run llmgw doctor on {self._node_id} (/dev/infiniband, memlock, RDMA libraries), read "
+                remedy=f"run `llmgw doctor` on {self._node_id} (/dev/infiniband, memlock, RDMA libraries), read "
                 f"the lines with NET/ in `llmgw ctl logs {spec.replica_id} --rank {spec.rank} -n 2000`, then "
                 f"`llmgw ctl restart {spec.replica_id}`",
             )
@@ -129,7 +129,7 @@ class FabricProof:
                 f"({', '.join(names)}) have carried next to nothing",
                 why=_WHY,
                 remedy=f"read the lines with NET/ in `llmgw ctl logs {spec.replica_id} -n 2000`: "
-                "NET/Socket is TCP; run llmgw doctor on its nodes",
+                "NET/Socket is TCP; run `llmgw doctor` on its nodes",
             )
         return None
 

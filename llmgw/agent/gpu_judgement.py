@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from llmgw.agent.gpu_holders import Holder
 from llmgw.hardware.gpu_processes import GpuHolders, GpuProcesses
+from llmgw.hardware.nvidia_smi_cells import refuse
 from llmgw.messages.agent import Gpu
 from llmgw.messages.findings import Finding
 
@@ -74,7 +73,7 @@ def judge_gpus(
         if reason is not None:
             judgement.occupied[gpu.uuid] = reason
             judgement.findings.append(_taken(gpu, holders, reason))
-            gpu = msgspec.structs.replace(gpu, usable=False, reason=reason)
+            gpu = refuse(gpu, reason, "held")
         judgement.gpus.append(gpu)
     return judgement
 

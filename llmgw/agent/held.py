@@ -22,6 +22,7 @@ def held_shard(
     now_boot_s: float,
     progress: Progress | None = None,
     figures: EngineFigures | None = None,
+    figures_problem: str | None = None,
 ) -> HeldShard:
     """A record as the server is told of it."""
     engine = next((one for one in record.processes if one.name == "engine"), None)
@@ -40,6 +41,7 @@ def held_shard(
         phase_age_s=max(0.0, now_boot_s - record.phase_since_boot_s),
         progress=progress,
         figures=figures,
+        figures_problem=figures_problem,
     )
 
 

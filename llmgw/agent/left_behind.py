@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from llmgw.agent.processes import (
     GPUS_MARKER,
     MARKER,
@@ -24,6 +22,7 @@ from llmgw.agent.processes import (
     read_markers,
     read_processes,
 )
+from llmgw.hardware.nvidia_smi_cells import refuse
 from llmgw.messages.agent import Gpu
 from llmgw.messages.findings import Finding
 
@@ -65,9 +64,7 @@ class LeftBehinds:
         self._found = [one for one in self._found if any(is_alive(process) for process in one.processes)]
         held = {uuid: one for one in self._found for uuid in one.gpus}
         kept = [
-            msgspec.structs.replace(gpu, usable=False, reason=_sentence(held[gpu.uuid]))
-            if gpu.usable and gpu.uuid in held
-            else gpu
+            refuse(gpu, _sentence(held[gpu.uuid]), "held") if gpu.usable and gpu.uuid in held else gpu
             for gpu in gpus
         ]
         return kept, [_finding(self._node_id, one) for one in self._found]

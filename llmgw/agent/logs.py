@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmgw.agent import rotation
-from llmgw.messages.agent import LOG_CHUNK_BYTES_MAX
+from llmgw.messages.agent import LOG_CHUNK_BYTES_MAX, STREAMS_MAX
 
 TAIL_BYTES_MAX = 64 * 1024
 _STREAM = re.compile(r"^[a-z0-9][a-z0-9_-]{0,63}$")
@@ -40,6 +40,12 @@ def log_path(folder: Path, stream: str) -> Path:
     return folder / f"{stream}.log"
 
 
+def streams_of(folder: Path) -> list[str]:
+    """The streams that have been written to, by name; a shard has a handful."""
+    names = sorted(one.stem for one in folder.glob("*.log")) if folder.is_dir() else []
+    return [name for name in names if _STREAM.match(name)][:STREAMS_MAX]
+
+
 def read_piece(
     folder: Path, stream: str, *, offset: int | None, lines: int, secret: str | None = None
 ) -> LogPiece:
@@ -52,7 +58,7 @@ def read_piece(
         try:
             size = path.stat().st_size
         except OSError:
-            names = sorted(one.stem for one in folder.glob("*.log")) if folder.is_dir() else []
+            names = streams_of(folder)
             known = f"this shard has {', '.join(names)}" if names else "this shard has written nothing yet"
             raise LogError(f"there is no output {stream!r}; {known}") from None
         kept = rotation.kept(path, size)

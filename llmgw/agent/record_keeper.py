@@ -30,6 +30,7 @@ class RecordKeeper:
         self._progress: Progress | None = None
         self._figures: EngineFigures | None = None
         self._figures_boot_s = 0.0
+        self._figures_problem: str | None = None
 
     def held(self) -> HeldShard:
         """The shard as the server is told of it."""
@@ -37,20 +38,24 @@ class RecordKeeper:
         figures = self._figures
         if figures is not None:
             figures = msgspec.structs.replace(figures, age_s=max(0.0, now - self._figures_boot_s))
-        return held_shard(self.record, now, self._progress, figures)
+        return held_shard(self.record, now, self._progress, figures, self._figures_problem)
 
     def show(self, progress: Progress) -> None:
         """Progress rides on the shard's status until its next transition, and is none itself."""
         self._progress = progress
 
-    def show_figures(self, figures: EngineFigures | None) -> None:
-        """What its engine says of its load, until the next reading or transition; no transition itself."""
+    def show_figures(self, figures: EngineFigures | None, problem: str | None = None) -> None:
+        """What its engine says of its load, until the next reading or transition; no transition itself.
+
+        `problem` is why it has said nothing for a while.
+        """
         self._figures, self._figures_boot_s = figures, self._now_boot_s()
+        self._figures_problem = problem
 
     def transition(self, phase: ShardPhase, **changes: Any) -> asyncio.Future[None]:
         """Enter a phase: a new version, saved, then told."""
         log.info("shard", shard=self.record.spec.shard_id, phase=phase, reason=changes.get("reason"))
-        self._progress = self._figures = None
+        self._progress = self._figures = self._figures_problem = None
         changes.setdefault("reason", None)
         version = self.record.version + 1
         saving = self.change(phase=phase, version=version, phase_since_boot_s=self._now_boot_s(), **changes)

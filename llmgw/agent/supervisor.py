@@ -20,7 +20,7 @@ from llmgw.agent.admission import Admission, InventorySource, Refused
 from llmgw.agent.ending import end_processes
 from llmgw.agent.gpu_memory import GpuMemory
 from llmgw.agent.held import engine_lives, held_shard
-from llmgw.agent.logs import LogError, LogPiece, read_piece
+from llmgw.agent.logs import LogError, LogPiece, read_piece, streams_of
 from llmgw.agent.processes import ProcessIdentity, ProcessInfo, boot_id, is_alive, uncovered
 from llmgw.agent.run_folder import run_folder
 from llmgw.agent.scopes import Scopes
@@ -198,6 +198,7 @@ class Supervisor:
             piece = await asyncio.to_thread(
                 read_piece, folder, stream, offset=offset, lines=lines, secret=record.api_key
             )
+            streams = await asyncio.to_thread(streams_of, folder)
         except LogError as exc:
             error = self._removed_log(shard_id, stream) or str(exc)
             return LogChunk(request_id=request_id, shard_id=shard_id, error=error)
@@ -207,6 +208,7 @@ class Supervisor:
             offset=piece.offset,
             next_offset=piece.next_offset,
             text=piece.text,
+            streams=streams,
         )
 
     def _removed_log(self, shard_id: str, stream: str) -> str | None:

@@ -17,28 +17,14 @@ from typing import Any, TextIO
 import structlog
 
 from llmgw.config.errors import SentenceError
+from llmgw.messages.secrets import HIDDEN, without_secrets
 
 TEXT_CHARS_MAX = 16_384
 _LEVELS = ("debug", "info", "warning", "error", "critical")
-_HIDDEN = "[hidden]"
 
 # Names of values that are secrets. `tokens`, `first_token_s` and `api_key_file` are not.
 _SECRET_NAME = re.compile(
     r"(^|_)(token|secret|password|passwd|authorization|api_?key|private_key|key_pem|cookie)$", re.IGNORECASE
-)
-_SECRET_TEXT = (
-    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}"), rf"\1 {_HIDDEN}"),
-    (
-        re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
-        _HIDDEN,
-    ),
-    (re.compile(r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"), _HIDDEN),
-    (
-        re.compile(
-            r"(?i)\b((?:[a-z0-9]+[_-])*(?:token|secret|password|api[_-]?key)[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&]{4,}"
-        ),
-        rf"\1{_HIDDEN}",
-    ),
 )
 # sd-daemon(3): a line on stderr that begins with <N> has that priority in the journal, which takes it off again.
 _PRIORITY = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
@@ -132,7 +118,7 @@ def _clean(name: str, value: Any) -> Any:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "backslashreplace")
     if isinstance(value, str):
-        return _HIDDEN if _SECRET_NAME.search(name) and value else scrub(value)
+        return HIDDEN if _SECRET_NAME.search(name) and value else scrub(value)
     if isinstance(value, Mapping):
         return {key: _clean(str(key), inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -148,9 +134,7 @@ def scrub(text: str) -> str:
     """A text without what looks like a secret, at most `TEXT_CHARS_MAX` long."""
     if len(text) > TEXT_CHARS_MAX:
         text = f"{text[:TEXT_CHARS_MAX]}… ({len(text) - TEXT_CHARS_MAX} more)"
-    for pattern, instead in _SECRET_TEXT:
-        text = pattern.sub(instead, text)
-    return text
+    return without_secrets(text)
 
 
 def _with_priority(_logger: Any, method: str, line: str) -> str:

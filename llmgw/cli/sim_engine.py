@@ -92,6 +92,9 @@ def engine(
     ignore_sigterm: Annotated[
         bool, typer.Option("--ignore-sigterm", rich_help_panel=_FAULTS, help="Only SIGKILL ends it.")
     ] = False,
+    metrics_silent: Annotated[
+        bool, typer.Option("--metrics-silent", rich_help_panel=_FAULTS, help="/metrics answers nobody.")
+    ] = False,
 ) -> None:
     """Run a simulated engine: vLLM's API and metrics, no GPU, answers that can be foretold."""
     from llmgw.sim.engine import complain, run
@@ -115,6 +118,7 @@ def engine(
                 "reset_rate": reset_rate,
                 "reset_after_tokens": reset_after_tokens,
                 "ignore_sigterm": ignore_sigterm,
+                "metrics_silent": metrics_silent,
             }
         )
     except ValueError as error:

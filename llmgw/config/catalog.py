@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from llmgw.config.base import Duration, Model, Size
 from llmgw.config.errors import KeyedError
+from llmgw.config.shares import Share
 from llmgw.config.sources import checksum_problem, read_source
 from llmgw.messages.routes import AnthropicWay
 
@@ -174,6 +175,17 @@ class Queue(Model):
     once."""
 
 
+class Limits(Model):
+    """What a model should stay below. When it was above a limit for half a minute, a finding says so, no more."""
+
+    waiting: int | None = Field(None, ge=1, le=1_000_000_000)
+    """Requests that wait in the engine of one replica, by its own word."""
+    kv_cache: Share | None = None
+    """The part of one replica's KV cache that is in use, as `90%` or `0.9`."""
+    ttft_p95: Duration | None = Field(None, gt=0)
+    """How long 95 of 100 requests wait for their first byte at most, over the last minute, at the gateway."""
+
+
 class CatalogModel(Model):
     """A name that clients ask for, and its profiles or static endpoints."""
 
@@ -210,6 +222,8 @@ class CatalogModel(Model):
     it. Default: what the engine says."""
     queue: Queue = Queue()
     """Requests that wait until one of its engines has room."""
+    limits: Limits = Limits()
+    """What it should stay below; a finding says when it does not (docs/catalog.md). Changes restart nothing."""
     pings: bool = False
     """Send streams a comment every few seconds until their first token, for balancers that cut idle connections.
     An error that comes after the first of them is an event of the stream, and no status."""

@@ -38,9 +38,10 @@ Without `--config`, the server reads `./server.yaml`, else `/etc/llmgw/server.ya
 the agent reads `./agent.yaml`, else `/etc/llmgw/agent.yaml`.
 
 **Durations** are written `250ms`, `5s`, `2m`, `1h30m`, `1d`; a plain number is seconds. **Sizes** are written
-`500MB` (1000² bytes a MB), `10GiB` (1024³ bytes a GiB); a plain number is bytes. **Addresses** are
-`host:port`, with IPv6 in brackets: `[::1]:8080`. **Values** are what is written: `name: 405` and `1.10` stay as
-they are where text is wanted. Anchors, aliases and `<<` work; files are at most 4 MiB.
+`500MB` (1000² bytes a MB), `10GiB` (1024³ bytes a GiB); a plain number is bytes. **Shares** are written `90%` or
+`0.9`. **Addresses** are `host:port`, with IPv6 in brackets: `[::1]:8080`. **Values** are what is written:
+`name: 405` and `1.10` stay as they are where text is wanted. Anchors, aliases and `<<` work; files are at most
+4 MiB.
 
 **The environment** overrides every key that is not inside a list: `LLMGW_SERVER__LISTEN`, `LLMGW_AGENT__SERVER`,
 with two underscores for each step down, as in `LLMGW_AGENT__TLS__CA`. Lists and groups are YAML text:

@@ -18,9 +18,11 @@ from pydantic.fields import FieldInfo
 
 from llmgw.config.addresses import HostPort
 from llmgw.config.base import Duration, Model, Size
+from llmgw.config.shares import Share
 
 _DURATION = Duration.__metadata__[0]  # type: ignore[attr-defined]
 _SIZE = Size.__metadata__[0]  # type: ignore[attr-defined]
+_SHARE = Share.__metadata__[0]  # type: ignore[attr-defined]
 _HOST_PORT = HostPort.__metadata__[0]  # type: ignore[attr-defined]
 
 Kind = Literal[
@@ -30,6 +32,7 @@ Kind = Literal[
     "true or false",
     "duration",
     "size",
+    "share",
     "host:port",
     "choice",
     "list",
@@ -123,6 +126,8 @@ def _shape(annotation: Any, metadata: list[Any]) -> Shape:
         return Shape("duration")
     if _SIZE in metadata:
         return Shape("size")
+    if _SHARE in metadata:
+        return Shape("share")
     if _HOST_PORT in metadata:
         return Shape("host:port")
     origin, args = get_origin(annotation), get_args(annotation)

@@ -96,6 +96,11 @@ class LlamacppAdapter:
         waiting=("llamacpp:requests_deferred",),
         # No longer told by newer ones.
         cache_used=("llamacpp:kv_cache_usage_ratio",),
+        # The first counts what was really read, and leaves out what the cache had; older ones tell only that.
+        prefix_queries=(("llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"),),
+        prefix_hits=(("llamacpp:prompt_tokens_cached_total",),),
+        prompt_tokens=(("llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"),),
+        tokens=(("llamacpp:tokens_predicted_total",),),
     )
     takes_key = True
 

@@ -94,6 +94,8 @@ SIZES = (
 
 # Its `/health` generates a token itself, and gives up after SGLANG_HEALTH_CHECK_TIMEOUT (20 s).
 _HEALTH_TIMEOUT_S = 25.0
+_READ = 'sglang:realtime_tokens_total{mode="prefill_compute"}'
+_CACHED = 'sglang:realtime_tokens_total{mode="prefill_cache"}'
 
 
 class SglangAdapter:
@@ -110,6 +112,13 @@ class SglangAdapter:
         running=("sglang:num_running_reqs",),
         waiting=("sglang:num_queue_reqs",),
         cache_used=("sglang:token_usage",),
+        # `realtime_…` grow while a request runs, the others, which older ones have alone, when it has ended.
+        prefix_queries=((_READ, _CACHED), ("sglang:prompt_tokens_total",)),
+        prefix_hits=((_CACHED,), ("sglang:cached_tokens_total",)),
+        prompt_tokens=((_READ, _CACHED), ("sglang:prompt_tokens_total",)),
+        tokens=(('sglang:realtime_tokens_total{mode="decode"}',), ("sglang:generation_tokens_total",)),
+        # `num_retracted_reqs` is a gauge of one moment, and counts nothing.
+        preemptions=(("sglang:num_retracted_requests_total",),),
     )
     takes_key = True
 

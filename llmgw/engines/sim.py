@@ -56,6 +56,10 @@ class SimAdapter:
         running=("vllm:num_requests_running",),
         waiting=("vllm:num_requests_waiting",),
         cache_used=("vllm:kv_cache_usage_perc",),
+        prefix_queries=(("vllm:prefix_cache_queries_total",),),
+        prefix_hits=(("vllm:prefix_cache_hits_total",),),
+        prompt_tokens=(("vllm:prompt_tokens_total",),),
+        tokens=(("vllm:generation_tokens_total",),),
     )
     takes_key = True
 

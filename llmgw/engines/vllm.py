@@ -64,6 +64,12 @@ class VllmAdapter:
         waiting=("vllm:num_requests_waiting",),
         # The second is what the first was called up to 0.10.
         cache_used=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+        # In tokens; with `gpu_` up to 0.10 too.
+        prefix_queries=(("vllm:prefix_cache_queries_total",), ("vllm:gpu_prefix_cache_queries_total",)),
+        prefix_hits=(("vllm:prefix_cache_hits_total",), ("vllm:gpu_prefix_cache_hits_total",)),
+        prompt_tokens=(("vllm:prompt_tokens_total",),),
+        tokens=(("vllm:generation_tokens_total",),),
+        preemptions=(("vllm:num_preemptions_total",),),
     )
     takes_key = True
 

@@ -174,6 +174,8 @@ class Shard:
     figures: EngineFigures | None = None
     """What its engine said of its load, at `figures_at`."""
     figures_at: float = 0.0
+    figures_problem: str | None = None
+    """Why its engine has said nothing of it for a while."""
     stop_session: str | None = None
     """The session in which the stop was sent; another session gets it again."""
 
@@ -378,6 +380,15 @@ class Fleet:
             for shard in replica.shards.values()
             if shard.node_id == node_id and not shard.over
         ]
+
+    def shards_by_node(self) -> dict[str, list[tuple[Replica, Shard]]]:
+        """`shards_on` of every node that has any, for who asks about all of them."""
+        found: dict[str, list[tuple[Replica, Shard]]] = {}
+        for replica in self.replicas.values():
+            for shard in replica.shards.values():
+                if not shard.over:
+                    found.setdefault(shard.node_id, []).append((replica, shard))
+        return found
 
     def gpus_in_use(self) -> dict[str, set[str]]:
         """Node id → GPUs that a shard holds, may hold, or was promised."""

@@ -250,6 +250,7 @@ def _update(replica: Replica, shard: Shard, held: HeldShard, now: float) -> list
     shard.progress = held.progress
     shard.figures = held.figures
     shard.figures_at = now - held.figures.age_s if held.figures is not None else now
+    shard.figures_problem = held.figures_problem
     if held.output_tail:
         shard.output_tail = held.output_tail
     shard.reason = held.reason

@@ -194,7 +194,7 @@ def _skip(gpus: list[Gpu], skip: list[int | str]) -> tuple[list[Gpu], list[Findi
     indexes = {int(entry) for entry in skip if isinstance(entry, int) or entry.isdecimal()}
     uuids = {entry.lower() for entry in skip if isinstance(entry, str)}
     marked = [
-        refuse(gpu, "skipped by discovery.skip_gpus")
+        refuse(gpu, "skipped by discovery.skip_gpus", "skipped")
         if gpu.index in indexes or (gpu.uuid and gpu.uuid.lower() in uuids)
         else gpu
         for gpu in gpus

@@ -69,9 +69,9 @@ def describe_row(values: Mapping[str, str], *, position: int, asked: Sequence[st
     return refuse(gpu, reason) if reason else gpu
 
 
-def refuse(gpu: Gpu, reason: str) -> Gpu:
-    """The same GPU, not usable for `reason`."""
-    return msgspec.structs.replace(gpu, usable=False, reason=reason)
+def refuse(gpu: Gpu, reason: str, kind: str = "broken") -> Gpu:
+    """The same GPU, not usable for `reason`; `kind` as in `Gpu.unusable_kind`."""
+    return msgspec.structs.replace(gpu, usable=False, reason=reason, unusable_kind=kind)
 
 
 def _text(cell: str | None) -> str | None:

@@ -78,6 +78,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     gpus_in_use: list[int] = []
     fabrics: list[FabricOffer] = []
     ports: list[Port] = []
+    port_fabrics: dict[str, str] = {}
+    """Port (`mlx5_0:1`) → the fabric that it carries, or carried last before it went down."""
     engines: list[str] = []
     replicas: list[str] = []
     findings: list[Finding] = []
@@ -162,7 +164,7 @@ class ExplainView(msgspec.Struct, frozen=True, kw_only=True):
     profiles: list[ExplainProfile]
 
 
-HISTORY_KINDS = ("replica", "node", "fabric", "catalog", "operator", "server")
+HISTORY_KINDS = ("replica", "node", "model", "fabric", "catalog", "operator", "server")
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,6 +193,8 @@ class LogView(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     shard_over: bool = False
     """True when the shard has ended, so that nothing more will come."""
+    streams: list[str] = []
+    """The outputs that can be asked for, where the node tells: `engine`, and the sidecars'."""
 
 
 class TokenView(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ SHARDS_PER_NODE_MAX = 256
 POLL_WAIT_S = 25.0
 BODY_BYTES_MAX = 16 * 1024 * 1024
 LOG_CHUNK_BYTES_MAX = 256 * 1024
+STREAMS_MAX = 16
 HELP_CHARS_MAX = 1024 * 1024
 EXTRA_PORTS_MAX = 256
 WEIGHTS_FILES_MAX = 2000
@@ -106,6 +107,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     usable: bool = True
     reason: str | None = None
     """Why it is not usable, as a sentence; None when it is."""
+    unusable_kind: str | None = None
+    """`broken`, `held` (others hold its memory) or `skipped` (by the configuration); None when it is usable, or
+    its agent does not tell."""
 
     @property
     def nvlink_peers(self) -> list[int] | None:
@@ -272,6 +276,9 @@ class HeldShard(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress | None = None
     figures: EngineFigures | None = None
     """Of a ready leader, where its engine tells."""
+    figures_problem: Label | None = None
+    """Of a ready leader: why nothing of its load is known, when its engine has failed to tell several times in a
+    row. It reads on from "its metrics"."""
 
     def __repr__(self) -> str:
         return shown_without(self, "api_key")
@@ -280,12 +287,19 @@ class HeldShard(msgspec.Struct, frozen=True, kw_only=True):
 class EngineFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine's own metrics said of its load, `age_s` ago. None: it does not tell.
 
-    `cache_used` is the share of the KV cache that is in use, from 0 to 1.
+    `cache_used` is the share of the KV cache that is in use, from 0 to 1. The others are over its last readings,
+    half a minute at most: `prefix_hits` is the share of prompt tokens that its prefix cache had, None also where
+    there were none; `prompt_tokens_per_s` include those; `preemptions_per_s` are requests that it set aside for
+    want of room in the KV cache.
     """
 
     running: Annotated[int, msgspec.Meta(ge=0, le=FIGURE_MAX)] | None = None
     waiting: Annotated[int, msgspec.Meta(ge=0, le=FIGURE_MAX)] | None = None
     cache_used: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None
+    prefix_hits: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None
+    prompt_tokens_per_s: Annotated[float, msgspec.Meta(ge=0.0, le=FIGURE_MAX)] | None = None
+    tokens_per_s: Annotated[float, msgspec.Meta(ge=0.0, le=FIGURE_MAX)] | None = None
+    preemptions_per_s: Annotated[float, msgspec.Meta(ge=0.0, le=FIGURE_MAX)] | None = None
     age_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e9)] = 0.0
 
 
@@ -421,6 +435,8 @@ class LogChunk(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: int = 0
     text: str = ""
     error: str | None = None
+    streams: Annotated[list[Name], msgspec.Meta(max_length=STREAMS_MAX)] = []
+    """What the shard's processes have written: `engine`, and its sidecars. Agents of before tell none."""
 
 
 class EngineHelp(msgspec.Struct, frozen=True, kw_only=True):

@@ -258,12 +258,18 @@ class RouterShare(msgspec.Struct, frozen=True, kw_only=True, tag="share"):
 class EndpointFigure(msgspec.Struct, frozen=True, kw_only=True):
     """What an endpoint's engine said of its load `age_s` before this was sent. None: it does not tell.
 
-    `running` and `waiting` count requests, whoever sent them; `cache_used` is a share of its KV cache.
+    `running` and `waiting` count requests, whoever sent them; `cache_used` is a share of its KV cache. The others
+    are of the last half minute at most: `prefix_hits` is the share of prompt tokens that its prefix cache had,
+    and `prompt_tokens_per_s` include those.
     """
 
     running: int | None = None
     waiting: int | None = None
     cache_used: float | None = None
+    prefix_hits: float | None = None
+    prompt_tokens_per_s: float | None = None
+    tokens_per_s: float | None = None
+    preemptions_per_s: float | None = None
     age_s: float = 0.0
 
 

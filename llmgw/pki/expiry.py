@@ -94,10 +94,10 @@ def _finding(path: str, certificate: x509.Certificate, now: float) -> Finding | 
 
 def _remedy(certificate: x509.Certificate, name: str) -> str:
     return {
-        "client": f"llmgw ctl cert renew {name} (an agent that is connected renews by itself: see its log)",
-        "server": f"llmgw ctl cert renew {name}",
-        "renewal": "llmgw ctl cert renew renewal, and copy renewal.pem and renewal-key.pem to the server",
-        "root": "llmgw ctl cert init-ca --pki NEW, and enrol every node and server again",
+        "client": f"`llmgw ctl cert renew {name}` (an agent that is connected renews by itself: see its log)",
+        "server": f"`llmgw ctl cert renew {name}`",
+        "renewal": "`llmgw ctl cert renew renewal`, and copy renewal.pem and renewal-key.pem to the server",
+        "root": "`llmgw ctl cert init-ca --pki NEW`, and enrol every node and server again",
     }.get(_kind(certificate), "replace the certificate")
 
 

@@ -87,7 +87,7 @@ class ListenerCertificate:
                     where=self._key,
                     what=f"the key's mode is {mode & 0o7777:04o}, so that others than its owner may use it",
                     why="Whoever reads it can pose as this gateway",
-                    remedy=f"chmod 600 {self._key}",
+                    remedy=f"`chmod 600 {self._key}`",
                 )
             )
         return found

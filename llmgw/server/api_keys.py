@@ -79,7 +79,7 @@ class ApiKeys:
                     severity="error",
                     where=f"model API {listen}",
                     what=what,
-                    remedy="llmgw ctl keys create NAME, or auth: none in server.yaml to open it to everybody",
+                    remedy="`llmgw ctl keys create NAME`, or auth: none in server.yaml to open it to everybody",
                 )
             ]
         if self.rule is KeyRule.NEVER and self.names:

@@ -32,6 +32,7 @@ from llmgw.messages.admin import (
 from llmgw.messages.findings import Finding
 from llmgw.pki.expiry import CertificateEnd
 from llmgw.server.admin.backend import AdminError
+from llmgw.server.audit.book import AuditBook
 from llmgw.server.catalog_owner import CatalogOwner
 from llmgw.server.catalogs import CatalogError, scaled
 from llmgw.server.fabric_tests.tests import FabricTests
@@ -105,6 +106,8 @@ class Backend:
         self.drawings = Drawings(hub, self.fabrics.known)
         self.usage = UsageKnown(store)
         self.recent = RecentKnown(hub)
+        self.audit = AuditBook(store, hub.clock.wall)
+        self.news = hub.news
         self.upgrades = upgrades
         self._started_at = started_at
         self._routers = routers
@@ -196,6 +199,7 @@ class Backend:
             next_offset=chunk.next_offset,
             text=chunk.text,
             shard_over=shard.over,
+            streams=chunk.streams,
         )
 
     async def check_engine(self, node_id: str, wish: CheckEngine) -> EngineCheck:

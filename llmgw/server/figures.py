@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from llmgw.fleet.model import Fleet, Shard
 from llmgw.fleet.routes import endpoint_of
 from llmgw.messages.routes import FIGURES_STALE_S, EndpointFigure, EndpointFigures
-from llmgw.server.hub import Hub
+
+if TYPE_CHECKING:
+    from llmgw.server.hub import Hub
 
 SEND_EVERY_S = 1.0
 
@@ -53,5 +56,12 @@ def fresh_figure(leader: Shard, now: float) -> EndpointFigure | None:
     if said is None or leader.phase != "ready" or age_s >= FIGURES_STALE_S:
         return None
     return EndpointFigure(
-        running=said.running, waiting=said.waiting, cache_used=said.cache_used, age_s=max(0.0, age_s)
+        running=said.running,
+        waiting=said.waiting,
+        cache_used=said.cache_used,
+        prefix_hits=said.prefix_hits,
+        prompt_tokens_per_s=said.prompt_tokens_per_s,
+        tokens_per_s=said.tokens_per_s,
+        preemptions_per_s=said.preemptions_per_s,
+        age_s=max(0.0, age_s),
     )

@@ -20,7 +20,7 @@ from llmgw.fleet.fabric_facts import FabricFacts
 from llmgw.fleet.fabric_test_gate import FabricTestGate
 from llmgw.fleet.liveness import speaks
 from llmgw.fleet.lives import Life, Lives
-from llmgw.fleet.model import Fleet, Node, RouterState
+from llmgw.fleet.model import Fleet, Node, Replica, RouterState, Shard
 from llmgw.fleet.observe import (
     Enrolment,
     forgive_pause,
@@ -52,6 +52,10 @@ from llmgw.server.fabrics.port_rates import PortRates
 from llmgw.server.fabrics.port_watch import PortWatch
 from llmgw.server.failures import Failures
 from llmgw.server.hub_error import HubError
+from llmgw.server.limits.readings import limit_readings
+from llmgw.server.limits.watch import LimitWatch
+from llmgw.server.limits.words import limit_event, limit_findings, silent_findings
+from llmgw.server.news import News
 from llmgw.server.node_findings import node_findings
 from llmgw.server.node_questions import NodeQuestions
 from llmgw.server.recent.rates import RecentRates
@@ -134,8 +138,12 @@ class Hub:
         """What changed at the nodes' ports, and which of them count errors: for history and placement."""
         self.port_rates = PortRates()
         """How fast the same ports send and receive: for the drawing."""
+        self.limits = LimitWatch()
+        """Which of the catalog's limits are crossed."""
         self.fabrics = FabricBook()
         """What the fabrics' managers and maps told."""
+        self.news = News(epoch)
+        """That something which operators look at may have changed."""
         self.changed = asyncio.Event()
         """Set whenever `turn` has something to look at."""
         self._ids = ids
@@ -226,6 +234,8 @@ class Hub:
         # A heartbeat that repeats the last one is not worth a decision of its own: the next regular one is soon.
         if is_news(self.fleet, node_id, message.inventory, message.shards):
             self.changed.set()
+            self.news.happen()
+        self.news.move()
         fabrics = self.fleet.nodes[node_id].inventory.fabrics
         self._keep(report(self.fleet, node_id, message.inventory, message.shards, now))
         if message.inventory is not None:
@@ -273,6 +283,7 @@ class Hub:
         state.acked = message.acked
         self.breakers[router_id] = message.breakers
         self.queued[router_id] = message.queued
+        self.news.move()
         now = self.clock.monotonic()
         in_flight(self.fleet, router_id, message.in_flight, now)
         self.keys.told(router_id, message)
@@ -355,6 +366,7 @@ class Hub:
     def keys_changed(self) -> None:
         """`keys` has changed: every router is told at once."""
         self._tables.set_keys(self.keys)
+        self.news.happen()
 
     def set_cordon(self, node_id: str, cordoned: bool, by: str) -> None:
         """Only stops placement, or allows it again."""
@@ -381,6 +393,7 @@ class Hub:
         if facts != self.fleet.fabric_facts:
             self.fleet.fabric_facts = facts
             self.changed.set()
+            self.news.happen()
 
     def fabric_event(self, name: str, event: str, reason: str) -> None:
         """Keep in history what happened to a fabric as a whole."""
@@ -410,20 +423,59 @@ class Hub:
         self._keep([Event("operator", node_id, "weights removed", f"{shown} by {by}", nodes=(node_id,))])
 
     def end_sessions(self) -> None:
-        """This server stops: polls that wait are answered, and agents look for the next one."""
+        """This server stops: polls that wait are answered, agents look for the next, pages are told no more."""
         self.sessions.end_all()
+        self.news.end()
 
     def findings(self) -> list[Finding]:
         """What is wrong with the fleet as a whole."""
-        of_nodes = [finding for node in self.fleet.nodes.values() for finding in self.node_findings(node)]
+        shards = self.fleet.shards_by_node()
+        of_nodes = [
+            finding
+            for node in self.fleet.nodes.values()
+            for finding in self.node_findings(node, shards.get(node.node_id, []))
+        ]
         of_fabrics = self.fabrics.findings(self.clock.wall())
-        return [*troubles(self.fleet, self.catalog, self.clock.monotonic()), *of_fabrics, *of_nodes]
+        of_engines = [*limit_findings(self.fleet, self.limits.crossings()), *silent_findings(self.fleet)]
+        of_fleet = troubles(self.fleet, self.catalog, self.clock.monotonic())
+        return [*of_fleet, *of_engines, *of_fabrics, *of_nodes]
 
-    def node_findings(self, node: Node) -> list[Finding]:
-        """What is wrong with a node, by its own account and by ours."""
+    def node_findings(self, node: Node, shards: Iterable[tuple[Replica, Shard]] | None = None) -> list[Finding]:
+        """What is wrong with a node, by its own account and by ours. `shards` are those on it that are not over;
+        they are looked for when they are not given."""
+        shards = self.fleet.shards_on(node.node_id) if shards is None else shards
         now = self.clock.monotonic()
         clone, version = self.clones.sentence(node.node_id, now), self.too_different.sentence(node.node_id, now)
-        return node_findings(self.fleet, node, clone, version)
+        return node_findings(node, shards, clone, version)
+
+    # What models do.
+
+    def look_at_limits(self) -> None:
+        """Compare what models do with their limits; called about once a second."""
+        now = self.clock.monotonic()
+        busy = self.in_flight_of_models()
+        for model in self.catalog.models:
+            busy[model.name] = busy.get(model.name, 0) + self.queued_of(model.name)
+        readings = limit_readings(self.fleet, self.catalog, self.rates, busy, now)
+        changes = self.limits.look(readings, now)
+        crossings = self.limits.crossings()
+        self._keep(limit_event(change, crossings) for change in changes)
+
+    def in_flight_of_models(self) -> dict[str, int]:
+        """Model → requests that its endpoints work on, as the routers last told; none where there are none."""
+        model_of = {each.replica_id: each.model for each in self.fleet.replicas.values()}
+        for name, endpoints in self.static.items():
+            model_of.update((each.id, name) for each in endpoints)
+        found: dict[str, int] = {}
+        for router in self.fleet.routers.values():
+            for endpoint, count in router.in_flight.items():
+                if endpoint in model_of:
+                    found[model_of[endpoint]] = found.get(model_of[endpoint], 0) + count
+        return found
+
+    def queued_of(self, model: str) -> int:
+        """Requests that wait in all routers for an engine of the model to have room."""
+        return sum(queued.get(model, 0) for queued in self.queued.values())
 
     # Inside.
 
@@ -446,6 +498,7 @@ class Hub:
         self.transitions.take(events, self.clock.monotonic())
         if events:
             self._memory.record(events, self.clock.wall())
+            self.news.happen()
 
     def _deliver(self, effects: Effects) -> None:
         self.sessions.send(effects)

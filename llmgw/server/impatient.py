@@ -1,6 +1,7 @@
-"""uvicorn's HTTP protocol with limits that it lacks: on how long a request's head may take, and on its size.
+"""uvicorn's HTTP protocol with limits that it lacks: on how long a request's head may take, on its size, and on
+how long a client may take nothing of its answer.
 
-Whoever connects may send a head before anything asks who it is, so that none of it may cost much.
+Whoever connects may do all of that before anything asks who it is, so that none of it may cost much.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ HEAD_BYTES_MAX = 64 * 1024
 """Beyond it no more is read: a head is refused once this has come without its end."""
 LINGER_S = 5.0
 """A client that was answered before it had sent its whole request may finish sending within this."""
+UNREAD_S = 30.0
+"""A client that takes nothing at all of what waits for it within this is gone, or does as if."""
 
 _SAID = f"the head of this request is larger than {HEAD_BYTES_MAX} bytes\n".encode()
 _TOO_LARGE = (
@@ -23,7 +26,8 @@ _TOO_LARGE = (
 
 
 def impatient(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
-    """`base`, which closes connections whose request's head does not arrive in `HEADER_WAIT_S` or is too large.
+    """`base`, which closes connections whose request's head does not arrive in `HEADER_WAIT_S` or is too large,
+    or whose answer nobody takes for `UNREAD_S`.
 
     uvicorn's own idle limit begins with an answer and ends with the next byte, so that clients which send one
     now and then would hold sockets for ever; and it keeps whatever a head consists of.
@@ -34,17 +38,31 @@ def impatient(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
         """What came since the last head was whole."""
         linger_timer: asyncio.TimerHandle | None = None
         head_timer: asyncio.TimerHandle | None = None
+        unread_timer: asyncio.TimerHandle | None = None
         in_head = True
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
+            # `pause_writing` comes as soon as the kernel takes no more. Of less than asyncio's 64 KiB nothing
+            # would be told, and a connection that is closed with a byte left would stay for ever.
+            transport.set_write_buffer_limits(0)
             self._await_head()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            for timer in (self.head_timer, self.linger_timer):
+            for timer in (self.head_timer, self.linger_timer, self.unread_timer):
                 if timer is not None:
                     timer.cancel()
             super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._await_reader(None)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self.unread_timer is not None:
+                self.unread_timer.cancel()
+                self.unread_timer = None
 
         def data_received(self, data: bytes) -> None:
             self.head_bytes += len(data)
@@ -82,6 +100,13 @@ def impatient(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
 
         def _await_head(self) -> None:
             self.head_timer = self.loop.call_later(HEADER_WAIT_S, self._close_silent)
+
+        def _await_reader(self, left_before: int | None) -> None:
+            left = self.transport.get_write_buffer_size()
+            if left_before is not None and left >= left_before:
+                self.transport.abort()
+            else:
+                self.unread_timer = self.loop.call_later(UNREAD_S, self._await_reader, left)
 
         def _close_silent(self) -> None:
             # While an answer is under way nothing of the next request may have been read.

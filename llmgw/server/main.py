@@ -8,6 +8,7 @@ import os
 import signal
 import ssl
 import time
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -40,8 +41,10 @@ from llmgw.server.fabrics.watch import FabricWatch
 from llmgw.server.figures import send_figures
 from llmgw.server.hub import Hub
 from llmgw.server.ids import RandomIds
+from llmgw.server.limits.readings import watch_limits
 from llmgw.server.loop_watch import LoopWatch
 from llmgw.server.memory import StoreMemory, known_keys, known_lives, known_nodes
+from llmgw.server.pages.remembered import VIEWS_S_MAX
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
 from llmgw.server.prober import Prober
 from llmgw.server.rollback import roll_back
@@ -58,6 +61,8 @@ log = structlog.get_logger("server")
 
 CERTIFICATE_LOOK_S = 2.0
 STOP_GRACE_S = 1.0
+SIGHUP = "SIGHUP"
+"""In whose name history and audit log have what the signal does."""
 
 
 def run_server(config: ServerConfig, config_path: Path | None) -> None:
@@ -164,6 +169,7 @@ class _ControlProcess:
         self._tasks += [
             asyncio.create_task(Prober(hub).run(), name="prober"),
             asyncio.create_task(ContextLengths(hub).run(), name="context lengths"),
+            asyncio.create_task(watch_limits(hub), name="limits"),
             asyncio.create_task(send_figures(hub, routers.send_figures), name="figures"),
             asyncio.create_task(fabrics.run(), name="fabrics"),
             asyncio.create_task(self._refresh_certificates(store), name="certificates"),
@@ -189,13 +195,14 @@ class _ControlProcess:
             if task.done() and not task.cancelled() and task.exception() is not None:
                 raise task.exception() or RuntimeError(task.get_name())
         hub.end_sessions()
+        backend.audit.write_counts()
         store.record("server", "server", "stopped", time.time())
         log.info("stopping")
 
     async def _listen(self, hub: Hub, store: Store, backend: Backend, state: Path) -> None:
         admin = self._config.admin
         context = _admin_context(admin.tls.cert, admin.tls.key) if admin.tls is not None else None
-        app = create_admin_app(backend, secure=context is not None)
+        app = create_admin_app(backend, secure=context is not None, views_s=VIEWS_S_MAX)
         server, sockets = serve_asgi(app, admin.listen, ssl_context=context, setting="admin.listen")
         server.start(sockets)
         await server.wait_started()
@@ -336,16 +343,25 @@ class _ControlProcess:
             self._notifier.ready()
 
     async def _take_models(self, backend: Backend) -> None:
+        audit = partial(
+            backend.audit.record,
+            by=SIGHUP,
+            method="SIGHUP",
+            route=str(self._config_path or ""),
+            subject="catalog",
+        )
         try:
             catalog = load_server_config(self._config_path, os.environ).catalog
-            number = await backend.catalog.change(lambda _: catalog, "SIGHUP", "models of the configuration")
+            number = await backend.catalog.change(lambda _: catalog, SIGHUP, "models of the configuration")
         except (SentenceError, AdminError) as error:
+            audit(status=409, message=str(error))
             remedy = f"llmgw ctl apply {self._config_path} shows what it would do, and asks"
             log.error("the configuration's models are not taken", reason=str(error), remedy=remedy)
             return
         if number is None:
-            log.info("the configuration's models are those that rule already")
+            audit(status=200, message="the configuration's models are those that rule already")
         else:
+            audit(status=200, message=f"catalog revision {number} rules")
             log.info("the configuration's models rule", catalog_revision=number)
 
 

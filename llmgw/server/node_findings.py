@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from llmgw.fleet.model import Fleet, Node, NodeState
+from collections.abc import Iterable
+
+from llmgw.fleet.model import Node, NodeState, Replica, Shard
 from llmgw.messages.findings import Finding
 
 
-def node_findings(fleet: Fleet, node: Node, clone: str | None, version: str | None = None) -> list[Finding]:
-    """What is wrong with a node, by its own account and by ours. `clone` is why its clone was refused,
-    `version` why its agent is not let in for its version.
+def node_findings(
+    node: Node, shards: Iterable[tuple[Replica, Shard]], clone: str | None, version: str | None = None
+) -> list[Finding]:
+    """What is wrong with a node, by its own account and by ours. `shards` are those on it that are not over,
+    `clone` is why its clone was refused, `version` why its agent is not let in for its version.
     """
     found = []
     if clone is not None:
@@ -44,16 +48,16 @@ def node_findings(fleet: Fleet, node: Node, clone: str | None, version: str | No
                 remedy=f"run `llmgw doctor` there; `llmgw ctl cordon {node.node_id}` keeps it out",
             )
         )
-    return [*_gpus_gone(fleet, node), *found, *node.inventory.findings]
+    return [*_gpus_gone(node, shards), *found, *node.inventory.findings]
 
 
-def _gpus_gone(fleet: Fleet, node: Node) -> list[Finding]:
+def _gpus_gone(node: Node, shards: Iterable[tuple[Replica, Shard]]) -> list[Finding]:
     """GPUs that shards of the node run on and that its agent does not report any more."""
     if node.state is not NodeState.READY:
         return []
     there = {gpu.uuid for gpu in node.gpus}
     found = []
-    for _, shard in fleet.shards_on(node.node_id):
+    for _, shard in shards:
         gone = [uuid for uuid in shard.spec.gpus if uuid not in there]
         if gone:
             found.append(

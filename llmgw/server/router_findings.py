@@ -115,6 +115,6 @@ def _settings(view: RouterView, config: ServerConfig, wanted: int) -> list[Findi
             where=view.name,
             what=f"the router (pid {view.pid}) was started with other settings than the configuration has now",
             why="its unit keeps tls, router.cors, router.trusted_proxies and the limits of when it was made",
-            remedy="llmgw server install  (makes the units anew and restarts the routers, one after the other)",
+            remedy="`llmgw server install` makes the units anew and restarts the routers, one after the other",
         )
     ]

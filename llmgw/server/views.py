@@ -42,14 +42,10 @@ def replica_views(hub: Hub) -> list[ReplicaView]:
 def node_views(hub: Hub) -> list[NodeView]:
     """Every node, by id."""
     used = hub.fleet.gpus_in_use()
-    there: dict[str, set[str]] = {}
-    for replica in hub.fleet.replicas.values():
-        for shard in replica.shards.values():
-            if not shard.over:
-                there.setdefault(shard.node_id, set()).add(replica.replica_id)
+    there = hub.fleet.shards_by_node()
     moving = moves_of(hub)
     return [
-        _node(hub, node, used.get(node.node_id, set()), there.get(node.node_id, set()), moving)
+        _node(hub, node, used.get(node.node_id, set()), there.get(node.node_id, []), moving)
         for node in _sorted_nodes(hub.fleet)
     ]
 
@@ -70,7 +66,7 @@ def model_views(hub: Hub) -> list[ModelView]:
                 for route in (hub.table.models if hub.table else ())
                 if route.name == model.name
             ),
-            queued=sum(queued.get(model.name, 0) for queued in hub.queued.values()),
+            queued=hub.queued_of(model.name),
         )
         for model in sorted(hub.catalog.models, key=lambda model: model.name)
     ]
@@ -103,7 +99,9 @@ def drain_progress(hub: Hub, node: Node, moving: Mapping[str, Move]) -> tuple[li
     return left, waits
 
 
-def _node(hub: Hub, node: Node, used: set[str], replicas: set[str], moving: Mapping[str, Move]) -> NodeView:
+def _node(
+    hub: Hub, node: Node, used: set[str], shards: list[tuple[Replica, Shard]], moving: Mapping[str, Move]
+) -> NodeView:
     now = hub.clock.monotonic()
     left, waits = drain_progress(hub, node, moving)
     heard, registered = now - node.last_heard, now - node.registered_at
@@ -124,11 +122,16 @@ def _node(hub: Hub, node: Node, used: set[str], replicas: set[str], moving: Mapp
         gpus_in_use=sorted(gpu.index for gpu in node.gpus if gpu.uuid in used),
         fabrics=node.inventory.fabrics,
         ports=node.inventory.ports,
+        port_fabrics={
+            f"{port.adapter}:{port.port}": name
+            for port in node.inventory.ports
+            if (name := hub.ports.name_of(node.node_id, port.adapter, port.port)) is not None
+        },
         engines=[
             f"{offer.name} ({offer.problem})" if offer.problem else offer.name for offer in node.inventory.engines
         ],
-        replicas=sorted(replicas),
-        findings=hub.node_findings(node),
+        replicas=sorted({replica.replica_id for replica, _ in shards}),
+        findings=hub.node_findings(node, shards),
     )
 
 

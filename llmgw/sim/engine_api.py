@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import struct
@@ -99,6 +100,8 @@ class Api:
         respond_json(exchange, 200, {"version": f"sim-{__version__}"})
 
     async def _metrics(self, exchange: Exchange) -> None:
+        if self._core.faults.metrics_silent:
+            await asyncio.get_running_loop().create_future()  # until the client leaves
         text = self._core.metrics.render().encode()
         exchange.respond(200, text, "text/plain; version=1.0.0; charset=utf-8")
 

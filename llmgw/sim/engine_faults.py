@@ -50,6 +50,8 @@ class Faults:
     reset_after_tokens: int | None = None
     """Connections are reset after so many tokens: in the middle of a stream."""
     ignore_sigterm: bool = False
+    metrics_silent: bool = False
+    """`/metrics` is answered by nothing at all; everything else works."""
 
     def __post_init__(self) -> None:
         self._seen = 0

@@ -32,6 +32,9 @@ class GenerationRunner:
         """
         answers = self._answers(generation)
         generation.cached_tokens = sum(map(self._prefixes.take, generation.contexts))
+        metrics = self._core.metrics
+        metrics.prefix_queries += generation.prompt_tokens
+        metrics.prefix_hits += generation.cached_tokens
         job = self._core.accept(
             Job(
                 prompt_tokens=generation.prompt_tokens,

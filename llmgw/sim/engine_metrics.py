@@ -45,6 +45,8 @@ class Metrics:
     kv_tokens: int = 1
     prompt_tokens: int = 0
     generation_tokens: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
     aborted: int = 0
     finished: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FINISHED_REASONS, 0))
     first_token_s: Histogram = field(default_factory=lambda: Histogram(_FIRST_TOKEN_S))
@@ -67,6 +69,11 @@ class Metrics:
             "Generation tokens processed.",
             self.generation_tokens,
         )
+        for name, text, value in (
+            ("queries", "Prefix cache queries, in tokens.", self.prefix_queries),
+            ("hits", "Prefix cache hits, in tokens.", self.prefix_hits),
+        ):
+            self._sample(lines, f"vllm:prefix_cache_{name}_total", "counter", text, value)
         _head(lines, "vllm:request_success_total", "counter", "Requests finished, by reason.")
         for reason, count in self.finished.items():
             labels = self._labels(finished_reason=reason)

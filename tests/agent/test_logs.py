@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from llmgw.agent import rotation
-from llmgw.agent.logs import LogError, read_piece, read_tail
+from llmgw.agent.logs import LogError, read_piece, read_tail, streams_of
 from llmgw.agent.rotation import LogKeeper, rotate, shrink
-from llmgw.messages.agent import LOG_CHUNK_BYTES_MAX
+from llmgw.messages.agent import LOG_CHUNK_BYTES_MAX, STREAMS_MAX
 
 
 def test_the_last_lines_are_given_with_their_offsets(tmp_path: Path) -> None:
@@ -169,3 +169,13 @@ def test_a_piece_that_ends_within_the_key_shows_no_part_of_it(
     first = read_piece(tmp_path, "engine", offset=0, lines=0, secret="s3cr3t")
     second = read_piece(tmp_path, "engine", offset=first.next_offset, lines=0, secret="s3cr3t")
     assert first.text + second.text == "api_key='******'\n"
+
+
+def test_a_shards_streams_are_those_that_were_written_to_within_a_bound(tmp_path: Path) -> None:
+    assert streams_of(tmp_path / "none") == []
+    for name in ("engine.log", "engine.log.1", "ray-head.log", "Not A Stream.log", "shard.json"):
+        (tmp_path / name).write_text("x")
+    assert streams_of(tmp_path) == ["engine", "ray-head"]
+    for number in range(2 * STREAMS_MAX):
+        (tmp_path / f"sidecar{number:02}.log").write_text("x")
+    assert len(streams_of(tmp_path)) == STREAMS_MAX

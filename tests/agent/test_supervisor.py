@@ -449,6 +449,7 @@ def test_output_is_read_by_lines_and_by_offset_and_stays_after_the_server_forgot
 
             last = await read("engine", None)
             assert (last.text, last.offset) == ("CUDA error: out of memory\n", 14)  # type: ignore[attr-defined]
+            assert last.streams == ["engine"]  # type: ignore[attr-defined]
             rest = await read("engine", 7)
             assert rest.text.startswith("begins\n")  # type: ignore[attr-defined]
             assert "not the name of" in (await read("../../etc/passwd", None)).error  # type: ignore[attr-defined]

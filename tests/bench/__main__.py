@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.bench import affinity, agents, drawing, fabric, plan
+from tests.bench import affinity, agents, drawing, fabric, pages, plan
 from tests.bench.figures import Figures
 from tests.bench.router import bench as router
 
@@ -15,6 +15,7 @@ BENCHES = {
     "agents": agents,
     "fabric": fabric,
     "drawing": drawing,
+    "pages": pages,
     "affinity": affinity,
     "router": router,
 }

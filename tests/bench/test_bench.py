@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.pages.chromium import chromium_path
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -89,3 +91,31 @@ def test_the_affinity_bench_finds_conversations_in_their_caches_and_spreads_them
     assert figures[found.format("with affinity")] > figures[found.format("by least outstanding")] + 5
     assert figures["tokens read with affinity, of those without"] < 0.7
     assert figures["with affinity: the most outstanding, of its bound"] <= 1
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(chromium_path() is None, reason="no Chromium: apt-get install chromium")
+def test_the_pages_bench_makes_and_shows_every_page_of_a_fleet(tmp_path: Path) -> None:
+    pytest.importorskip("playwright", reason="pip install playwright drives the browser")
+    out = tmp_path / "pages.json"
+    small = ["--nodes", "20", "--models", "4", "--repeat", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench", "pages", *small, "--json", str(out)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(out.read_text())
+    measured = {each["path"]: each for each in told["measurements"]}
+    for path in ("/admin", "/admin/nodes", "/admin/fabrics", "/admin/nodes/node0000", "/admin/models/model-00"):
+        page = measured[path]
+        assert 0 < page["gzip"] < page["raw"]
+        assert 0 < page["frame"] < page["raw"]
+        assert page["made"] > 0
+        assert page["paint"] > 0
+    limits = {item["what"]: item["limit"] for item in told["figures"] if item["limit"]}
+    assert limits["/admin made, median"] == 1.0
+    assert limits["/admin/nodes before its data"] == 300.0

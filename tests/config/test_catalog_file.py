@@ -57,6 +57,13 @@ def test_an_empty_list_that_is_written_out_is_an_empty_catalog(tmp_path: Path) -
         (ONE + ONE.partition("\n")[2], "line 5: models[1].name: the name 'a' belongs to both"),
         (ONE.replace("name: a", "name: a\n    aliases: [b]") * 1 + "  - name: b\n    endpoints: [{url: http://x}]\n",
          "models[1].name: the name 'b' belongs to both 'a' and 'b'"),
+        (ONE + "    limits: {kv_cache: 95}\n",
+         "line 5: models[0].limits.kv_cache: '95' is not a share above 0 and up to 1 (100%); write for example "
+         "90% or 0.9; did you mean 95%?"),
+        (ONE + "    limits: {kv_cache: full}\n", "models[0].limits.kv_cache: 'full' is not a share"),
+        (ONE + "    limits: {waiting: 0}\n", "models[0].limits.waiting: must be at least 1, got 0"),
+        (ONE + "    limits: {ttft_p95: soon}\n", "models[0].limits.ttft_p95: 'soon' is not a duration"),
+        (ONE + "    limits: {ttft: 2s}\n", "models[0].limits.ttft: unknown key"),
         ("models: 7\n", "line 1: models: must be a list"),
         ("", "holds no keys"),
         ("- a\n", "must be keys with values"),

@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 def uncommented(path: Path) -> str:
     """The file with every `#key:` line made a line; `# prose` stays."""
-    return re.sub(r"^(\s*)#(?=[a-z_]+:|- )", r"\1", path.read_text(), flags=re.MULTILINE)
+    return re.sub(r"^(\s*)#(?=[a-z0-9_]+:|- )", r"\1", path.read_text(), flags=re.MULTILINE)
 
 
 def written(node: Node, at: KeyPath = ()) -> set[KeyPath]:

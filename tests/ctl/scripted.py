@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -50,15 +51,18 @@ from llmgw.messages.admin_fabrics import (
 )
 from llmgw.messages.admin_keys import CreateKey, KeyView, LimitKey, NewKey
 from llmgw.messages.agent import FabricOffer, Gpu, Port, Progress
+from llmgw.messages.audit_views import AuditEntry
 from llmgw.messages.findings import Finding
 from llmgw.messages.recent_views import ModelRates, ModelSeries, RequestView
 from llmgw.messages.routes import Outcome
 from llmgw.messages.topology import FabricSummary, TopologyView
+from llmgw.messages.upgrade_views import UpgradeView
 from llmgw.messages.usage_views import UsageEntry, UsageView
 from llmgw.server.admin.app import create_admin_app
 from llmgw.server.admin.auth import Attempts
 from llmgw.server.admin.backend import AdminDrawings, AdminError
 from llmgw.server.asgi import serve_asgi
+from llmgw.server.news import News
 from llmgw.server.recent.rates import RecentRates
 from llmgw.server.recent.requests import RecentRequests
 from tests.fabric.generate import fat_tree
@@ -87,6 +91,7 @@ def node(name: str, **changes: Any) -> NodeView:
         "gpus_in_use": [0, 1, 2, 3],
         "fabrics": [FabricOffer(name="ib-a", adapters=["mlx5_0:1"], usable=True, rate_gbps=400)],
         "ports": [Port(adapter="mlx5_0", port=1, state="ACTIVE", phys_state="LinkUp", rate_gbps=400)],
+        "port_fabrics": {"mlx5_0:1": "ib-a"},
         "engines": ["sim"],
         "replicas": ["chat-large-1a2b"],
     }
@@ -290,6 +295,18 @@ class ScriptedDrawings:
         raise AdminError(404, "unknown-fabric", f"there is no fabric {name!r}")
 
 
+class ScriptedUpgrades:
+    """The upgrade that a test says there was last."""
+
+    def __init__(self) -> None:
+        self.last: UpgradeView | None = None
+
+    async def view(self, upgrade_id: str | None, *, seen: int | None, wait_s: float) -> UpgradeView:
+        if self.last is None:
+            raise AdminError(404, "no-upgrade", "there was no upgrade of agents yet")
+        return self.last
+
+
 class ScriptedUsage:
     """Two models' sums, whatever is asked."""
 
@@ -374,6 +391,40 @@ class ScriptedRecent:
         return self._requests.views(before=before, limit=limit, fits=fits)
 
 
+class ScriptedAudit:
+    """What is written is what is read, newest first; tokens that nobody knows are only counted."""
+
+    def __init__(self) -> None:
+        self.entries: list[AuditEntry] = []
+        self.wrong: list[tuple[str, str, str]] = []
+
+    def record(self, **facts: Any) -> None:
+        number = len(self.entries) + 1
+        self.entries.append(AuditEntry(id=number, at=STARTED_AT + number, **facts))
+
+    def wrong_token(self, address: str, method: str, route: str) -> None:
+        self.wrong.append((address, method, route))
+
+    async def view(
+        self,
+        *,
+        by: str | None,
+        subject: str | None,
+        from_s: float | None,
+        to_s: float | None,
+        before: int | None,
+        limit: int,
+    ) -> list[AuditEntry]:
+        return [
+            entry
+            for entry in reversed(self.entries)
+            if by in (None, entry.by)
+            and subject in (None, entry.subject)
+            and (from_s or 0) <= entry.at < (to_s or math.inf)
+            and entry.id < (before or math.inf)
+        ][:limit]
+
+
 class ScriptedBackend:
     """Answers from lists that a test fills, and keeps what it was asked to do in `asked`."""
 
@@ -382,8 +433,13 @@ class ScriptedBackend:
         self.tokens_known = {TOKEN: "first"}
         self.keys = ScriptedKeys(self)
         self.recent = ScriptedRecent(["org/chat-large", "chat-small"])
+        self.audit = ScriptedAudit()
+        self.news = News("e1")
         self.authenticated = 0
         self.settling = False
+        self.problems = [
+            Finding(check="router-silent", severity="warning", where="router-1", what="it is silent")
+        ]
         self.broken = False
         self.nodes_known = [
             node("node01"),
@@ -465,6 +521,7 @@ class ScriptedBackend:
         self.fabrics = ScriptedFabrics(self.asked)
         self.drawings: AdminDrawings = ScriptedDrawings()
         self.usage = ScriptedUsage(self.asked)
+        self.upgrades = ScriptedUpgrades()
         self.log_text = "one\ntwo\nthree\n"
         self.log_over = True
 
@@ -477,7 +534,7 @@ class ScriptedBackend:
             listen="127.0.0.1:8080",
             routers=["router-1"],
             problems=[
-                Finding(check="router-silent", severity="warning", where="router-1", what="it is silent"),
+                *self.problems,
                 *(finding for node in self.nodes_known for finding in node.findings),
             ],
         )

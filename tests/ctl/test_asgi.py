@@ -206,3 +206,70 @@ def test_who_was_answered_and_never_ends_the_request_is_let_go(monkeypatch: pyte
     monkeypatch.setattr(impatient, "LINGER_S", 0.2)
     heard = told(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nbegun")
     assert heard == b"" or heard.startswith(b"HTTP/1.1 200 ")
+
+
+async def endless(scope: Any, receive: Any, send: Any) -> None:
+    """An answer that never ends, for as long as it is taken."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    left = asyncio.create_task(until_left(receive))
+    while not left.done():
+        await send({"type": "http.response.body", "body": b"a" * 65536, "more_body": True})
+        await asyncio.sleep(0)
+
+
+async def until_left(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def short(scope: Any, receive: Any, send: Any) -> None:
+    """One that ends, and leaves something behind that nobody takes."""
+    body = b"a" * 8_000_000
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"8000000")]})
+    await send({"type": "http.response.body", "body": body})
+
+
+@pytest.mark.parametrize("app", [endless, short])
+@pytest.mark.parametrize("head", [b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"])
+def test_who_never_reads_the_answer_is_let_go_and_nothing_piles_up(
+    monkeypatch: pytest.MonkeyPatch, app: Any, head: bytes
+) -> None:
+    monkeypatch.setattr(impatient, "UNREAD_S", 0.2)
+
+    async def go() -> None:
+        server, sockets = serve_asgi(app, "127.0.0.1:0")
+        server.start(sockets)
+        await server.wait_started()
+        with socket.create_connection(sockets[0].getsockname()) as deaf:
+            deaf.sendall(head)
+            async with asyncio.timeout(10):
+                while not server.server_state.connections:  # noqa: ASYNC110 - the server sets no event
+                    await asyncio.sleep(0.01)
+                while server.server_state.connections:
+                    for connection in server.server_state.connections:
+                        waiting = connection.transport.get_write_buffer_size()  # type: ignore[union-attr]
+                        assert waiting < 8_000_100
+                    await asyncio.sleep(0.01)
+        await server.stop(1)
+
+    asyncio.run(go())
+
+
+def test_who_reads_slowly_gets_the_whole_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(impatient, "UNREAD_S", 0.2)
+
+    async def go() -> None:
+        server, sockets = serve_asgi(short, "127.0.0.1:0")
+        server.start(sockets)
+        reader, writer = await asyncio.open_connection(*sockets[0].getsockname(), limit=65536)
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        heard = 0
+        async with asyncio.timeout(20):
+            while chunk := await reader.read(400_000):
+                heard += len(chunk)
+                await asyncio.sleep(0.005)
+        assert heard > 8_000_000
+        writer.close()
+        await server.stop(1)
+
+    asyncio.run(go())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 from tests.endtoend.servers import server
+from tests.pages.chromium import until
+from tests.pages.listener import Listener
 from tests.pages.visitor import Visitor
 
 
@@ -29,3 +32,18 @@ def test_the_first_token_logs_in_and_a_revoked_one_is_out_at_once(tmp_path: Path
         assert changed.status_code == 200
         assert visitor.http.get("/api/v1/server").json()["code"] == "session-over"
         assert first not in running.log()
+
+
+def test_open_pages_hear_of_changes_and_do_not_hold_up_the_end(tmp_path: Path) -> None:
+    with server(tmp_path) as running:
+        visitor = Visitor(running.admin)
+        visitor.log_in(json.loads((running.state / "admin.json").read_text())["token"])
+        page = Listener(visitor)
+        first = page.hear()
+        assert first[0] == "news"
+        running.ctl("token", "create", "ops")
+        assert until(lambda: page.hear()[0] == "news", "a change by ctl is told")
+        running.process.process.send_signal(signal.SIGTERM)
+        # Cut off in the middle this would be an error.
+        assert until(lambda: page.hear() == ("end", ""), "the stream has an end")
+        assert running.process.process.wait(10) == 0

@@ -33,3 +33,9 @@ class Visitor:
     def csrf(self) -> str:
         """What this session's pages send with a change."""
         return self.field(self.http.get("/admin").text, "csrf")
+
+
+def words(page: str) -> str:
+    """What is read of a page's content, spaces made one."""
+    main = page[page.index("<main") : page.index("</main>")]
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main)).split())

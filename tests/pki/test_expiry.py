@@ -61,7 +61,7 @@ def test_a_short_lived_certificate_is_not_expiring_from_its_first_day(
 def test_a_server_is_told_which_name_to_renew(authority: Authority, tmp_path: Path) -> None:
     cert = write_files(authority.issue_server(["gw.lan"], NOW, days=100), tmp_path / "gw")["cert"]
     (finding,) = certificate_findings([cert], NOW + 99 * DAY)
-    assert finding.remedy == "llmgw ctl cert renew gw.lan"
+    assert finding.remedy == "`llmgw ctl cert renew gw.lan`"
 
 
 def test_every_certificate_of_a_chain_is_looked_at(authority: Authority, tmp_path: Path) -> None:

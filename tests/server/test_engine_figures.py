@@ -45,9 +45,10 @@ def known(world: World, now: float) -> list[EndpointFigure]:
 
 
 def test_figures_reach_routers_with_their_age_and_not_when_they_are_stale(world: World) -> None:
-    tell(world, EngineFigures(running=4, waiting=2, cache_used=0.5, age_s=3.0), None)
+    rates = {"prefix_hits": 0.5, "prompt_tokens_per_s": 70.0, "tokens_per_s": 9.0, "preemptions_per_s": 0.1}
+    tell(world, EngineFigures(running=4, waiting=2, cache_used=0.5, age_s=3.0, **rates), None)
     at = world.now
-    assert known(world, at + 1) == [EndpointFigure(running=4, waiting=2, cache_used=0.5, age_s=4.0)]
+    assert known(world, at + 1) == [EndpointFigure(running=4, waiting=2, cache_used=0.5, age_s=4.0, **rates)]
     assert known(world, at + FIGURES_STALE_S - 3.0) == []
     tell(world, None, None)
     assert known(world, at) == [], "an engine that says nothing any more"

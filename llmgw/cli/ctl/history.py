@@ -25,7 +25,7 @@ def history(
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option("--kind", metavar="KIND", help="replica, node, fabric, catalog, operator or server."),
+        typer.Option("--kind", metavar="KIND", help="replica, node, model, fabric, catalog, operator or server."),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", metavar="MODEL", help="Only this model's.")] = None,
     before: Annotated[

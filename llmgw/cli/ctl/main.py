@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import typer
 
 from llmgw.cli.ctl import (
+    audit,
     catalog,
     engine_check,
     fabric_test,
@@ -48,6 +49,7 @@ for group in (
     models,
     catalog,
     history,
+    audit,
     usage,
     logs,
     engine_check,

@@ -180,6 +180,12 @@ def _figures(figures: EndpointFigure) -> str:
     said = [] if figures.running is None else [f"{figures.running} running"]
     said += [] if figures.waiting is None else [f"{figures.waiting} waiting"]
     said += [] if figures.cache_used is None else [f"{100 * figures.cache_used:.0f} % of its cache used"]
+    if figures.prefix_hits is not None:
+        said.append(f"{100 * figures.prefix_hits:.0f} % of prompts found in it")
+    if figures.tokens_per_s is not None:
+        said.append(f"{figures.tokens_per_s:.0f} tokens/s")
+    if figures.preemptions_per_s:
+        said.append(f"{60 * figures.preemptions_per_s:.1f} requests a minute set aside for want of room")
     return f"{', '.join(said)} ({format_age(figures.age_s)} ago)"
 
 

@@ -13,8 +13,8 @@ import typer
 from llmgw.cli.ctl import cells
 from llmgw.cli.ctl.client import shaped
 from llmgw.cli.ctl.options import PANEL, Ctl, command
+from llmgw.cli.ctl.since import since_time
 from llmgw.cli.output import Cell, Column, print_table
-from llmgw.config.errors import SentenceError
 
 if TYPE_CHECKING:
     from llmgw.messages.usage_views import UsageEntry, UsageView
@@ -63,7 +63,7 @@ def usage(
     """Show requests and tokens by model, key, day or hour (UTC)."""
     from llmgw.messages.usage_views import UsageView
 
-    start = _since(since, time.time())
+    start = since_time(since, time.time())
     with ctl.connect() as api:
         asked = {"from": start, "to": until, "by": by, "key": key, "model": model}
         value = api.get("usage", **asked)
@@ -71,18 +71,6 @@ def usage(
             _print_csv(shaped(value, UsageView))
         else:
             ctl.show(value, lambda value: _print_table(shaped(value, UsageView)))
-
-
-def _since(text: str, now: float) -> str:
-    """A duration back from now as a time; what begins like a date goes to the server as it is."""
-    from llmgw.config.base import parse_duration_s
-
-    if len(text) >= 10 and text[4:5] == "-":
-        return text
-    try:
-        return str(max(0, int(now - parse_duration_s(text))))
-    except ValueError as error:
-        raise SentenceError(f"--since: {error}, or a date like 2026-11-01") from None
 
 
 def _print_table(view: UsageView) -> None:

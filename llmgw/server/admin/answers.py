@@ -11,6 +11,7 @@ import logging
 from typing import Any
 
 import msgspec
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -36,11 +37,15 @@ async def answer_small(request: Request, value: Any) -> Response:
     """The same, compressed for whoever takes that, where it pays: a map of 10,000 adapters shrinks to a tenth."""
     body = msgspec.json.encode(value)
     headers = {**ALWAYS, "vary": "accept-encoding"}
-    takes = [each.partition(";")[0].strip() for each in request.headers.get("accept-encoding", "").split(",")]
-    if len(body) >= GZIP_BYTES_MIN and "gzip" in takes:
+    if len(body) >= GZIP_BYTES_MIN and takes_gzip(request.headers):
         body = await asyncio.to_thread(gzip.compress, body, GZIP_LEVEL)
         headers["content-encoding"] = "gzip"
     return Response(body, 200, headers, media_type="application/json")
+
+
+def takes_gzip(asked: Headers) -> bool:
+    """Whether who asks takes a compressed answer."""
+    return "gzip" in [each.partition(";")[0].strip() for each in asked.get("accept-encoding", "").split(",")]
 
 
 def refusal(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> Response:

@@ -11,6 +11,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from llmgw.server.admin.answers import Answers, refuse_admin_error, refuse_http_error, refuse_store_error
+from llmgw.server.admin.audit import AuditRoutes
 from llmgw.server.admin.auth import Attempts, Guard, TokenCheck
 from llmgw.server.admin.backend import AdminBackend, AdminError
 from llmgw.server.admin.fabric_tests import FabricTestRoutes
@@ -20,6 +21,9 @@ from llmgw.server.admin.recent import RecentRoutes
 from llmgw.server.admin.upgrades import UpgradeRoutes
 from llmgw.server.admin.usage import UsageRoutes
 from llmgw.server.admin.writes import Writes
+from llmgw.server.audit.trail import Trail
+from llmgw.server.pages.events import EventLimits
+from llmgw.server.pages.remembered import remembered
 from llmgw.server.pages.routes import page_routes
 from llmgw.server.pages.sessions import BrowserSessions
 from llmgw.server.store.errors import StoreError
@@ -31,11 +35,14 @@ def create_admin_app(
     secure: bool,
     attempts: Attempts | None = None,
     sessions: BrowserSessions | None = None,
+    event_limits: EventLimits | None = None,
+    views_s: float = 0.0,
 ) -> Starlette:
     """The application: the API and the pages.
 
     `secure` says whether its listener speaks TLS; when it does not, only loopback peers are answered, so that
-    no token is accepted in the clear. `attempts` is the limit on wrong tokens, a default one if left out.
+    no token is accepted in the clear. `attempts` is the limit on wrong tokens, and `event_limits` those on
+    streams to open pages; both have defaults. While nothing happens, pages may draw views that are `views_s` old.
     """
     reads, writes = Reads(backend), Writes(backend)
     check = TokenCheck(backend, attempts)
@@ -79,13 +86,15 @@ def create_admin_app(
             *UsageRoutes(backend).routes(api),
             *RecentRoutes(backend).routes(api),
             *KeyRoutes(backend).routes(api),
+            *AuditRoutes(backend).routes(api),
             Route(f"{api}/tokens", reads.tokens, methods=["GET"]),
             Route(f"{api}/tokens", writes.create_token, methods=["POST"]),
             Route(f"{api}/tokens/{{name}}", writes.revoke_token, methods=["DELETE"]),
-            *page_routes(backend, sessions, check, secure=secure),
+            *page_routes(remembered(backend, views_s), sessions, check, secure=secure, event_limits=event_limits),
         ],
         middleware=[
             Middleware(Answers),
+            Middleware(Trail, audit=backend.audit),
             Middleware(Guard, backend=backend, secure=secure, check=check, sessions=sessions),
         ],
         exception_handlers={

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from urllib.parse import quote
 
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -20,6 +21,9 @@ from llmgw.config.addresses import is_loopback
 from llmgw.server.admin.answers import ALWAYS, refusal
 from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.pages.cookies import SESSION, read_cookie
+from llmgw.server.pages.events import EVENTS
+from llmgw.server.pages.origin import from_another_site
+from llmgw.server.pages.rendering import error_page, sentence
 from llmgw.server.pages.sessions import BrowserSession, BrowserSessions
 
 _log = logging.getLogger(__name__)
@@ -30,6 +34,7 @@ LOCAL_PATHS = frozenset({"/metrics"})
 LOGIN_PATHS = frozenset({"/admin/login", "/admin/logout"})
 OPEN_PREFIX = "/admin/static/"
 """Scripts and styles that are in every copy of llmgw."""
+READS = frozenset({"GET", "HEAD"})
 TOKEN_CHARS_MAX = 512
 FAILURES_BURST_MAX = 10
 FAILURE_REFILL_S = 6.0
@@ -89,15 +94,18 @@ class TokenCheck:
         self._known: OrderedDict[bytes, None] = OrderedDict()
         self._key = os.urandom(32)
 
-    async def check(self, token: str, host: str) -> tuple[float, str | None]:
-        """(seconds to wait before another guess, the token's name)."""
+    async def check(self, token: str, host: str, method: str, path: str) -> tuple[float, str | None]:
+        """(seconds to wait before another guess, the token's name) of what came with a request for `path`. Tokens
+        that nobody knows are counted in the audit log, also those that are not looked at."""
         peer = peer_key(host)
         digest = hashlib.blake2b(token.encode(), key=self._key, digest_size=16).digest()
         counted = digest not in self._known
         if counted and (wait_s := self._attempts.take(peer)):
+            self._backend.audit.wrong_token(peer, method, path)
             return wait_s, None
         by = await self._backend.authenticate(token)
         if by is None:
+            self._backend.audit.wrong_token(peer, method, path)
             self._known.pop(digest, None)
             return 0.0, None
         if counted:
@@ -160,7 +168,7 @@ class Guard:
             await self._with_cookie(scope, receive, send)
 
     async def _with_token(self, token: str, host: str, scope: Scope, receive: Receive, send: Send) -> None:
-        wait_s, by = await self._check.check(token, host)
+        wait_s, by = await self._check.check(token, host, scope["method"], scope["path"])
         if wait_s:
             message = f"too many wrong tokens came from {host}; try again in {math.ceil(wait_s)} s"
             headers = {"retry-after": str(math.ceil(wait_s))}
@@ -172,22 +180,36 @@ class Guard:
             await refusal(401, "wrong-token", message, headers)(scope, receive, send)
         else:
             scope.setdefault("state", {})["by"] = by
-            await self._app(scope, receive, send)
+            await self._let_in(scope, receive, send)
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Before anything is read: what happens while a page is made is news for it.
+        scope["state"]["news"] = self._backend.news.version
+        await self._app(scope, receive, send)
+        if scope["method"] not in READS:
+            self._backend.news.happen()
 
     async def _with_cookie(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
+        path, reads = scope["path"], scope["method"] in READS
         value = read_cookie(scope["headers"], SESSION, secure=self._secure)
         session = None if value is None else self._sessions.find(value, await self._backend.tokens())
         if session is not None:
-            if not reads and not path.startswith("/admin/") and not _carries(scope["headers"], session):
+            # Before anything is refused: the audit log says in whose name it was asked.
+            scope.setdefault("state", {}).update(by=session.by, session=session)
+            is_page = path.startswith("/admin/")
+            if not reads and from_another_site(scope["headers"]):
+                message = "this was not sent by a page of this server; nothing was changed"
+                refuse = _refusal_page(scope, message) if is_page else refusal(403, "cross-site", message)
+                await refuse(scope, receive, send)
+                return
+            if not reads and not is_page and not _carries(scope["headers"], session):
                 message = (
                     "a change from a page carries its session's word in x-csrf-token; programs send "
                     "Authorization: Bearer TOKEN"
                 )
                 await refusal(403, "no-csrf-token", message)(scope, receive, send)
                 return
-            scope.setdefault("state", {}).update(by=session.by, session=session)
-            await self._app(scope, receive, send)
+            await self._let_in(scope, receive, send)
         elif path in LOGIN_PATHS:
             await self._app(scope, receive, send)
         elif reads and _is_page(path, scope["headers"]):
@@ -206,7 +228,11 @@ def _is_page(path: str, headers: list[tuple[bytes, bytes]]) -> bool:
     """Whether a person looks at this address, who is better sent to the login than refused."""
     if path == "/":
         return any(name == b"accept" and b"text/html" in value for name, value in headers)
-    return path == "/admin" or (path.startswith("/admin/") and not path.endswith(".svg"))
+    return path == "/admin" or (path.startswith("/admin/") and path != EVENTS and not path.endswith(".svg"))
+
+
+def _refusal_page(scope: Scope, message: str) -> Response:
+    return error_page(Request(scope), 403, sentence(message))
 
 
 async def _no_token(scope: Scope, receive: Receive, send: Send) -> None:

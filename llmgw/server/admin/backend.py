@@ -31,11 +31,13 @@ from llmgw.messages.admin import (
 )
 from llmgw.messages.admin_fabrics import FabricChanges, FabricView
 from llmgw.messages.admin_keys import CreateKey, KeyView, LimitKey, NewKey
+from llmgw.messages.audit_views import AuditEntry
 from llmgw.messages.fabric_test_views import FabricTestResult, FabricTestView, StartFabricTest
 from llmgw.messages.recent_views import ModelRates, ModelSeries, RequestView
 from llmgw.messages.topology import FabricSummary, TopologyView
 from llmgw.messages.upgrade_views import StartUpgrade, UpgradeView
 from llmgw.messages.usage_views import UsageView
+from llmgw.server.news import News
 
 
 class AdminError(Exception):
@@ -180,6 +182,42 @@ class AdminKeys(Protocol):
     async def revoke(self, name: str, *, by: str) -> Done: ...
 
 
+class AdminAudit(Protocol):
+    """Who asked for what: written by the admin API itself, whatever its answer."""
+
+    def record(
+        self,
+        *,
+        by: str,
+        address: str,
+        method: str,
+        route: str,
+        subject: str,
+        summary: str,
+        status: int,
+        message: str,
+    ) -> None:
+        """Keep an entry; never waits, never raises."""
+        ...
+
+    def wrong_token(self, address: str, method: str, route: str) -> None:
+        """Count a token that nobody knows; never waits, never raises."""
+        ...
+
+    async def view(
+        self,
+        *,
+        by: str | None,
+        subject: str | None,
+        from_s: float | None,
+        to_s: float | None,
+        before: int | None,
+        limit: int,
+    ) -> list[AuditEntry]:
+        """Newest first, with times in [from_s, to_s); `before` is an entry's id, to page by key."""
+        ...
+
+
 class AdminBackend(Protocol):
     """The control plane as the admin API sees it. Unknown names raise AdminError(404, …) with the known ones."""
 
@@ -209,6 +247,14 @@ class AdminBackend(Protocol):
 
     @property
     def recent(self) -> AdminRecent: ...
+
+    @property
+    def audit(self) -> AdminAudit: ...
+
+    @property
+    def news(self) -> News:
+        """That something of all this may have changed."""
+        ...
 
     def server(self) -> ServerView: ...
 

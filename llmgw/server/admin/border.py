@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from datetime import UTC, datetime
 from typing import TypeVar
 
 import msgspec
@@ -21,6 +22,8 @@ _NODE = re.compile(NODE_ID_PATTERN)
 _REPLICA = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:@+-]{0,199}$")
 _TOKEN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")
 _STREAM = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
+_SECONDS_MAX = 2**40
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}(:[0-9]{2})?Z?)?")
 # `model/profile` is the longest of them: 200 + 1 + 63.
 _NAME_CHARS_MAX = 264
 
@@ -109,6 +112,21 @@ def whole_number(request: Request, name: str, default: int | None, low: int, hig
     if not text.isascii() or not text.isdigit() or len(text) > 19 or not low <= int(text) <= high:
         raise bad_request(f"{name} must be a whole number from {low} to {high}, not {text[:40]!r}")
     return int(text)
+
+
+def moment(text: str, name: str) -> int:
+    """Seconds since 1970 of a parameter that says them, or a date or time of UTC. Raises AdminError(400)."""
+    if text.isascii() and text.isdigit() and len(text) < 16 and int(text) < _SECONDS_MAX:
+        return int(text)
+    if _DATE.fullmatch(text):
+        try:
+            return int(datetime.fromisoformat(text.removesuffix("Z")).replace(tzinfo=UTC).timestamp())
+        except (ValueError, OverflowError):
+            pass
+    raise bad_request(
+        f"{name} must be a time like 2026-11-29 or 2026-11-29T13:00 (UTC), or seconds since 1970; "
+        f"it is {text[:40]!r}"
+    )
 
 
 async def no_body(request: Request) -> None:

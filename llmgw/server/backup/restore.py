@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmgw.pki.files import sync_folder, write_atomic
+from llmgw.server.backup.audit_kept import keep_audit
 from llmgw.server.backup.authority_folder import put_back, unpacked
 from llmgw.server.backup.errors import BackupError, cannot_write
-from llmgw.server.backup.manifest import AUTHORITY, REVOKED, Manifest, stamp
+from llmgw.server.backup.manifest import AUTHORITY, REVOKED, Manifest, moment, stamp
 from llmgw.server.backup.read import Contents, read_backup
 from llmgw.server.backup.sealed import unseal
 from llmgw.server.backup.since import Since, compare, keep_revoked
@@ -64,8 +65,11 @@ class Restoring:
         """Put it back. `now` (seconds since the epoch) names what is kept. Raises BackupError."""
         done = Restored()
         try:
-            if self._database.exists() and self.unreadable is None:
+            readable = self._database.exists() and self.unreadable is None
+            if readable:
                 keep_revoked(self._database, self._waiting, now)
+            said = f"the state as of {moment(self.manifest.made_at)} was put back"
+            keep_audit(self._database if readable else None, self._waiting, said, now)
             self._settle(self._waiting)
             if self._authority is not None and self._to.pki is not None:
                 kept = self._to.pki.with_name(f"{self._to.pki.name}.replaced-{stamp(now)}")

@@ -182,7 +182,7 @@ def _map(fabric: KnownFabric, where: str, now: float) -> Iterable[Finding]:
                 where,
                 f"other than accepted: {change.what}",
                 "its cabling was accepted as it should be, and is not so any more",
-                f"put it back, or accept it as it is: llmgw ctl fabric accept {name}",
+                f"put it back, or accept it as it is: `llmgw ctl fabric accept {name}`",
             )
         yield from _more(
             "fabric-cabling-differs", where, "differences from the accepted cabling", fabric.differences
@@ -217,7 +217,8 @@ def _map(fabric: KnownFabric, where: str, now: float) -> Iterable[Finding]:
             where,
             f"two devices each have the GUID {_some(guids)}",
             "a manager routes to one of them only",
-            "find them by their cables (llmgw ctl fabric map), and give one another GUID, or update its firmware",
+            "find them by their cables (`llmgw ctl fabric map`), and give one another GUID, or update its "
+            "firmware",
         )
     for pair in analysis.rails.swapped[:SHOWN_MAX]:
         yield _finding(
@@ -262,7 +263,7 @@ def _finding(check: str, where: str, what: str, why: str, remedy: str) -> Findin
 
 def _more(check: str, where: str, what: str, items: Sequence[object]) -> Iterable[Finding]:
     if len(items) > SHOWN_MAX:
-        rest = f"{len(items) - SHOWN_MAX} more {what}; llmgw ctl fabric map lists all of them"
+        rest = f"{len(items) - SHOWN_MAX} more {what}; `llmgw ctl fabric map` lists all of them"
         yield _finding(check, where, rest, "", "")
 
 

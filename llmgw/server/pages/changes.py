@@ -38,6 +38,7 @@ async def read_change(request: Request) -> dict[str, str]:
 def shown_again(request: Request, path: str, done: Done) -> Response:
     """To `path`, where the page says what was done."""
     session: BrowserSession = request.state.session
+    request.state.sentence = done.message  # for the audit log
     token = secrets.token_hex(4)
     session.said[token] = done
     while len(session.said) > SAID_MAX:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from llmgw.server.admin.backend import AdminError
-from llmgw.server.pages.rendering import error_page
+from llmgw.server.pages.rendering import error_page, sentence
 from llmgw.server.store.errors import StoreError
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -28,8 +28,3 @@ def as_page(handler: Handler) -> Handler:
             return error_page(request, 503, sentence(str(error)))
 
     return shown
-
-
-def sentence(message: str) -> str:
-    """The API's words as a sentence on a page."""
-    return f"{message[:1].upper()}{message[1:].rstrip('.')}."

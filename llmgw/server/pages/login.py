@@ -6,7 +6,7 @@ import hmac
 import logging
 import math
 import secrets
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -15,7 +15,8 @@ from llmgw.server.admin import border
 from llmgw.server.admin.auth import TokenCheck, acceptable_token
 from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.pages.cookies import SESSION, VISITOR, drop_cookie, read_cookie, set_cookie
-from llmgw.server.pages.rendering import PAGE_HEADERS, page
+from llmgw.server.pages.origin import from_another_site
+from llmgw.server.pages.rendering import PAGE_HEADERS, error_page, page
 from llmgw.server.pages.sessions import LOGIN_FORM_S_MAX, SESSION_S_MAX, BrowserSession, BrowserSessions
 
 _log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class Login:
         if not acceptable_token(token):
             return self._form(request, onward, "A token has 1 to 512 plain characters.", 400)
         host = request.client.host if request.client else "localhost"
-        wait_s, by = await self._check.check(token, host)
+        wait_s, by = await self._check.check(token, host, request.method, LOGIN)
         if wait_s:
             wait = math.ceil(wait_s)
             said = f"Too many wrong tokens came from {host}; try again in {wait} s."
@@ -73,7 +74,8 @@ class Login:
         answer = RedirectResponse(onward, 303, PAGE_HEADERS)
         set_cookie(answer, SESSION, value, secure=self._secure, age_s=int(SESSION_S_MAX))
         drop_cookie(answer, VISITOR, secure=self._secure)
-        _log.info("%s logged in from %s", by, host)
+        # For the audit log, as below; wrong tokens are in it by `TokenCheck`.
+        request.state.by, request.state.sentence = by, "logged in"
         return answer
 
     async def log_out(self, request: Request) -> Response:
@@ -83,8 +85,9 @@ class Login:
             form = await read_form(request)
             if cross_site(request) or not proven(session, form.get("csrf", "")):
                 message = "This was not sent by a page of this server. Nothing was changed."
-                return page(request, "error.html", 403, message=message, code=403)
+                return error_page(request, 403, message)
             self._end_present(request)
+            request.state.sentence = "logged out"
         answer = RedirectResponse(LOGIN, 303, PAGE_HEADERS)
         drop_cookie(answer, SESSION, secure=self._secure)
         return answer
@@ -109,10 +112,7 @@ def proven(session: BrowserSession, token: str) -> bool:
 
 def cross_site(request: Request) -> bool:
     """Whether the browser itself says that another site's page made this request."""
-    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        return True
-    origin = request.headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc != request.headers.get("host")
+    return from_another_site(request.scope["headers"])
 
 
 def safe_next(path: str | None) -> str:

@@ -9,27 +9,45 @@ from starlette.routing import Route
 from llmgw.server.admin.auth import TokenCheck
 from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.pages.assets import PREFIX, serve_asset
+from llmgw.server.pages.audit_page import audit_routes
+from llmgw.server.pages.events import EventLimits, Events
 from llmgw.server.pages.fabric_pages import fabric_routes
 from llmgw.server.pages.handlers import as_page
+from llmgw.server.pages.history_pages import history_routes
 from llmgw.server.pages.login import Login
+from llmgw.server.pages.model_pages import model_routes
+from llmgw.server.pages.node_pages import node_routes
 from llmgw.server.pages.overview import overview_routes
 from llmgw.server.pages.rendering import PAGE_HEADERS, error_page
+from llmgw.server.pages.replica_pages import replica_routes
 from llmgw.server.pages.sessions import BrowserSessions
 
 
 def page_routes(
-    backend: AdminBackend, sessions: BrowserSessions, check: TokenCheck, *, secure: bool
+    backend: AdminBackend,
+    sessions: BrowserSessions,
+    check: TokenCheck,
+    *,
+    secure: bool,
+    event_limits: EventLimits | None = None,
 ) -> list[Route]:
     """All of them; `Guard` stands before them as it does before the API."""
     login = Login(backend, sessions, check, secure=secure)
+    events = Events(backend, sessions, secure=secure, limits=event_limits)
     return [
         Route("/", _to_admin, methods=["GET"]),
         Route(f"{PREFIX}/{{version}}/{{name:path}}", serve_asset, methods=["GET"]),
         Route("/admin/login", as_page(login.show), methods=["GET"]),
         Route("/admin/login", as_page(login.log_in), methods=["POST"]),
         Route("/admin/logout", as_page(login.log_out), methods=["POST"]),
+        *events.routes(),
         *overview_routes(backend),
+        *node_routes(backend),
         *fabric_routes(backend),
+        *model_routes(backend),
+        *replica_routes(backend),
+        *history_routes(backend),
+        *audit_routes(backend),
         Route("/admin/{rest:path}", as_page(_nothing), methods=["GET"]),
     ]
 

@@ -17,23 +17,13 @@ class RecentKnown:
     def rates(self) -> list[ModelRates]:
         """Every model of the catalog, in its order."""
         hub, now = self._hub, self._hub.clock.monotonic()
-        in_flight: dict[str, int] = {}
-        for router in hub.fleet.routers.values():
-            for endpoint, count in router.in_flight.items():
-                in_flight[endpoint] = in_flight.get(endpoint, 0) + count
-        model_of = {each.replica_id: each.model for each in hub.fleet.replicas.values()}
-        for name, endpoints in hub.static.items():
-            model_of.update((each.id, name) for each in endpoints)
-        busy: dict[str, int] = {}
-        for endpoint, count in in_flight.items():
-            if endpoint in model_of:
-                busy[model_of[endpoint]] = busy.get(model_of[endpoint], 0) + count
+        busy = hub.in_flight_of_models()
         return [
             hub.rates.rates(
                 model.name,
                 now,
                 in_flight=busy.get(model.name, 0),
-                queued=sum(queued.get(model.name, 0) for queued in hub.queued.values()),
+                queued=hub.queued_of(model.name),
             )
             for model in hub.catalog.models
         ]

@@ -73,6 +73,12 @@ class RecentRates:
             queued=queued,
         )
 
+    def first_byte_p95(self, model: str, now: float) -> tuple[float | None, int]:
+        """How long 95 in 100 requests waited for a first byte at most, and how many had one, lately."""
+        first = int(now // STEP_S) - int(WINDOW_S // STEP_S)
+        counts = _sum(step.first_byte for step in self._models.get(model, ()) if step.number >= first)
+        return percentile_s(counts, 0.95), sum(counts.values())
+
     def series(self, model: str, now: float, wall: float) -> ModelSeries:
         """The last hour, or since the server started. `wall` is the time of day at `now`."""
         last = int(now // STEP_S)

@@ -27,6 +27,7 @@ from llmgw.messages.agent import FabricOffer
 from llmgw.messages.fabric_test_views import FabricTestResult
 from llmgw.messages.findings import Finding
 from llmgw.server.store import reads, writes
+from llmgw.server.store.audit import AuditStore
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.fabrics import FabricStore
 from llmgw.server.store.keys import KeyStore
@@ -69,6 +70,8 @@ class StoreInterface(ABC):
         """What requests took."""
         self.api_keys = KeyStore(kept.api_keys, self._enqueue, self._commit)
         """Who may use the model API."""
+        self.audit = AuditStore(kept.audit_last_id, self._enqueue, self._read)
+        """Who asked for what."""
 
     @property
     def epoch(self) -> str:

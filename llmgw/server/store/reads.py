@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, select
 from llmgw.fleet.lives import Life
 from llmgw.messages.admin import HistoryEntry
 from llmgw.messages.fabric_test_views import FabricTestResult
-from llmgw.server.store import fabric_rows, key_rows, schema, writes
+from llmgw.server.store import audit_rows, fabric_rows, key_rows, schema, writes
 from llmgw.server.store.records import (
     FABRIC_TESTS_KEPT,
     CatalogRevision,
@@ -45,6 +45,7 @@ def begin_epoch(connection: Connection, now: float, version: str) -> Kept:
         fabric_tests=deque(_fabric_tests(connection), maxlen=FABRIC_TESTS_KEPT),
         physical_fabrics=fabric_rows.known_fabrics(connection),
         api_keys=key_rows.kept_keys(connection),
+        audit_last_id=audit_rows.last_id(connection),
     )
 
 
@@ -66,17 +67,17 @@ def history(
     """Entries that match all that is given, newest first, with ids below `before`.
 
     Only the sharpest of the conditions may use its index, of which each ends with the id: the others are
-    written as expressions, or the database could choose to walk all entries of a kind to find one model's.
+    written as expressions, or the database could choose to walk all entries of a kind to find one model's. A
+    subject is sharpest, then a model, of which a kind has an index of its own.
     """
     table = schema.history
     query = select(table).order_by(table.c.id.desc()).limit(limit)
     if before is not None:
         query = query.where(table.c.id < before)
-    indexed = False
     for column, value in ((table.c.subject, subject), (table.c.model, model), (table.c.kind, kind)):
         if value is not None:
-            query = query.where(column.concat("") == value if indexed else column == value)
-            indexed = True
+            beside = subject is not None and column is not table.c.subject
+            query = query.where(column.concat("") == value if beside else column == value)
     return [
         HistoryEntry(
             id=row.id,

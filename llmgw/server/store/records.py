@@ -93,3 +93,5 @@ class Kept(msgspec.Struct, kw_only=True):
     physical_fabrics: dict[str, PhysicalFabricRecord] = {}
     """Id → record."""
     api_keys: KeptKeys = msgspec.field(default_factory=KeptKeys)
+    audit_last_id: int = 0
+    """The highest id that the audit log has."""

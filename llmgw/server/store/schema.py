@@ -72,7 +72,30 @@ history = Table(
     Index("ix_history_subject_id", "subject", "id"),
     Index("ix_history_model_id", "model", "id"),
     Index("ix_history_kind_id", "kind", "id"),
+    # The replicas of a model fill its history; what else happened to it would be looked for among all of that.
+    Index("ix_history_model_kind_id", "model", "kind", "id"),
     sqlite_autoincrement=True,
+)
+
+# Who asked for what. Ids are given in memory (`audit.py`), so that a row that grows is known by its id at once.
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False),
+    Column("at", Float, nullable=False),
+    Column("by", String(64), nullable=False),
+    Column("address", String(64), nullable=False),
+    Column("method", String(16), nullable=False),
+    Column("route", String(256), nullable=False),
+    Column("subject", String(512), nullable=False),
+    Column("summary", Text, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("count", BigInteger, nullable=False),
+    Column("last_at", Float),
+    Index("ix_audit_by_id", "by", "id"),
+    Index("ix_audit_subject_id", "subject", "id"),
+    Index("ix_audit_at", "at"),
 )
 
 catalog_revisions = Table(

@@ -88,6 +88,7 @@ class Store(StoreInterface):
             raise
         store = cls(kept, path, lock, writing, reading, history_rows_kept)
         store.prune_history(history_rows_kept)
+        store.audit.prune()
         return store
 
     def _enqueue(self, write: Write) -> None:

@@ -163,7 +163,8 @@ class Upgrades:
                 where=roll.view.id,
                 what=f"the upgrade of the agents to llmgw {roll.view.version} has stopped: {roll.view.reason}",
                 why="the nodes after that one still run the version from before",
-                remedy="llmgw ctl upgrade --status names them; then upgrade again, or llmgw ctl upgrade --cancel",
+                remedy="`llmgw ctl upgrade --status` names them; then upgrade again, or `llmgw ctl upgrade "
+                "--cancel`",
             )
         ]
 
