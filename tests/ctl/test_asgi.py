@@ -291,8 +291,8 @@ async def in_parts(scope: Any, receive: Any, send: Any) -> None:
 
 
 def test_over_tls_every_answer_arrives_whatever_its_parts_and_what_went_before(tmp_path: Path) -> None:
-    # A transport of asyncio's TLS with a limit of 0 stops writing at an empty buffer, and then at every other turn:
-    # agents that had registered waited for the answer for ever.
+    # A transport of asyncio's TLS with a limit of 0 stops writing at an empty buffer, and then at every other
+    # turn: agents that had registered waited for the answer for ever.
     authority = Authority.create(
         tmp_path / "pki", name="t", permit_dns=["localhost"], permit_ip=[], now=time.time()
     )
