@@ -62,7 +62,10 @@ async function ask() {
       headers, credentials: "same-origin", cache: "no-store", redirect: "manual", signal: AbortSignal.timeout(PATIENCE_MS),
     });
     if (answer.type === "opaqueredirect") {
-      end();
+      // To the login, or to where what is shown has gone.
+      const who = await fetch("/api/v1/server", { method: "HEAD", cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+      if (who.status === 401) end();
+      else location.reload();
     } else if (answer.status === 304) {
       came(began);
     } else {
