@@ -44,10 +44,9 @@ def impatient(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
             # `pause_writing` comes as soon as the kernel takes no more. Of less than asyncio's 64 KiB nothing
-            # would be told, and a connection that is closed with a byte left would stay for ever. With a limit of
-            # 0 asyncio's TLS pauses at an empty buffer, too (`sslproto._control_app_writing`), and may stay so.
-            tls = transport.get_extra_info("sslcontext") is not None
-            transport.set_write_buffer_limits(1 if tls else 0)
+            # would be told, and a connection that is closed with a byte left would stay for ever.
+            # Over TLS asyncio takes a buffer that has reached its limit for full, also an empty one at 0.
+            transport.set_write_buffer_limits(1 if transport.get_extra_info("sslcontext") else 0, 0)
             self._await_head()
 
         def connection_lost(self, exc: Exception | None) -> None:

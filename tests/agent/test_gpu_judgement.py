@@ -38,7 +38,7 @@ def judge(
 def test_a_stranger_above_the_limit_takes_a_gpu_and_is_named() -> None:
     judgement = judge(gpu(used=20480), (42, 20480))
     (taken,) = judgement.gpus
-    assert not taken.usable
+    assert (taken.usable, taken.unusable_kind) == (False, "held")
     assert taken.reason == "its memory is held by process 42 (python train.py) with 20480 MiB"
     assert judgement.occupied == {GPU: taken.reason}
     (finding,) = judgement.findings

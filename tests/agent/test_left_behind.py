@@ -74,6 +74,7 @@ def test_an_engine_of_another_work_dir_is_named_with_what_to_type_and_its_gpus_a
     pid = leave("chat-1.0", tmp_path / "old", NODE, GPUS[1].uuid, GPUS[2].uuid)
     gpus, [finding] = LeftBehinds(NODE, str(tmp_path / "new")).take_out(GPUS)
     assert [gpu.uuid for gpu in gpus if gpu.usable] == [GPUS[0].uuid, GPUS[3].uuid]
+    assert [gpu.unusable_kind for gpu in gpus] == [None, "held", "held", None]
     assert f"pid {pid}" in str(gpus[1].reason)
     assert (finding.check, finding.severity) == ("engine-left-behind", "error")
     assert "chat-1.0" in finding.what

@@ -6,7 +6,6 @@ import asyncio
 import signal
 import socket
 import ssl
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ import httpx
 import pytest
 
 from llmgw.config.errors import SentenceError
-from llmgw.pki.authority import Authority
-from llmgw.pki.handout import write_files
 from llmgw.server import impatient
 from llmgw.server.asgi import serve_asgi
+from tests.ctl.authority import Authority
 
 
 async def hello(scope: Any, receive: Any, send: Any) -> None:
@@ -280,38 +278,29 @@ def test_who_reads_slowly_gets_the_whole_answer(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(go())
 
 
-async def in_parts(scope: Any, receive: Any, send: Any) -> None:
-    """As many parts as the path says, each of as many bytes."""
-    parts, size = (int(word) for word in scope["path"].strip("/").split("/"))
-    while (await receive()).get("more_body"):
-        pass
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    for left in reversed(range(parts)):
-        await send({"type": "http.response.body", "body": b"x" * size, "more_body": left > 0})
+async def late(scope: Any, receive: Any, send: Any) -> None:
+    """An answer after a while, as a long poll's."""
+    await asyncio.sleep(0.3)
+    await hello(scope, receive, send)
 
 
-def test_over_tls_every_answer_arrives_whatever_its_parts_and_what_went_before(tmp_path: Path) -> None:
-    # A transport of asyncio's TLS with a limit of 0 stops writing at an empty buffer, and then at every other
-    # turn: agents that had registered waited for the answer for ever.
-    authority = Authority.create(
-        tmp_path / "pki", name="t", permit_dns=["localhost"], permit_ip=[], now=time.time()
-    )
-    files = write_files(authority.issue_server(["localhost"], time.time()), tmp_path / "tls")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(files["cert"], files["key"])
-    trust = ssl.create_default_context(cafile=files["ca"])
+@pytest.mark.parametrize("app", [hello, late])
+def test_over_tls_one_connection_is_answered_again_and_again(tmp_path: Path, app: Any) -> None:
+    authority = Authority(tmp_path)
 
     async def go() -> None:
-        server, sockets = serve_asgi(in_parts, "localhost:0", ssl_context=context)
+        server, sockets = serve_asgi(app, "127.0.0.1:0", ssl_context=authority.context("localhost"))
         server.start(sockets)
-        await server.wait_started()
-        url = f"https://localhost:{sockets[0].getsockname()[1]}"
-        for first in range(4):
-            async with httpx.AsyncClient(trust_env=False, verify=trust, timeout=5.0) as client:
-                for parts in (*range(1, first + 1), 1, 2, 3, 50):
-                    for size in (1, 3000, 200_000 // parts):
-                        answer = await client.post(f"{url}/{parts}/{size}", content=b"y" * (size % 7))
-                        assert len(answer.content) == parts * size
-        await server.stop(0)
+        trust = ssl.create_default_context(cafile=str(authority.ca))
+        host, port = sockets[0].getsockname()
+        async with asyncio.timeout(10):
+            reader, writer = await asyncio.open_connection(host, port, ssl=trust, server_hostname="localhost")
+            for _ in range(3):
+                writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+                head = await reader.readuntil(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 200 ")
+                assert await reader.readexactly(2) == b"hi"
+            writer.close()
+        await server.stop(1)
 
     asyncio.run(go())

@@ -51,11 +51,18 @@ class Server:
         return self.process.output
 
     def get(self, path: str) -> Any:
+        return self._asked(f"/api/v1/{path}").json()
+
+    def page(self, path: str) -> str:
+        """A page as whoever has the token reads it."""
+        return self._asked(path).text
+
+    def _asked(self, path: str) -> httpx.Response:
         token = json.loads((self.state / "admin.json").read_text())["token"]
         headers = {"authorization": f"Bearer {token}"}
-        answer = httpx.get(f"{self.admin}/api/v1/{path}", headers=headers, trust_env=False)
+        answer = httpx.get(f"{self.admin}{path}", headers=headers, trust_env=False)
         answer.raise_for_status()
-        return answer.json()
+        return answer
 
     def ctl(self, *arguments: str) -> str:
         done = llmgw("ctl", *arguments, env={"LLMGW_STATE": str(self.state), "NO_COLOR": "1", "COLUMNS": "200"})

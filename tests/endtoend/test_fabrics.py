@@ -16,6 +16,7 @@ from tests.endtoend.conftest import llmgw, until
 from tests.endtoend.fabric_nodes import FabricNode, FabricWorld, fabric_world, port
 from tests.fabric.generate import Fabric, fat_tree
 from tests.fabric.smir import MASTER, STANDBY, elsewhere, elsewhere_guid, smir
+from tests.pages.visitor import words
 
 SAMPLES = Path(os.environ.get("LLMGW_SHARED", Path(__file__).parents[3] / "shared")) / "samples"
 SWITCHES = 4
@@ -181,9 +182,15 @@ def test_a_port_s_changes_and_a_scrape_tell_of_the_fabric(world: FabricWorld) ->
     nodes[0].heartbeat()
     told = until(lambda: [what for kind, what in changes(world, "ib-a") if kind == "port state"])
     assert told == ["a1 mlx5_1:1 is DOWN (Polling), and was ACTIVE"]
+    # Which fabric it carried is known of a port that is down, too.
+    assert world.server.get("nodes/a1")["port_fabrics"]["mlx5_1:1"] == "ib-a"
+    assert "mlx5_1:1 ib-a ✕ DOWN Polling" in words(world.server.page("/admin/nodes/a1"))
     down |= {"state": "INIT", "phys_state": "LinkUp", "sm_lid": None}
     nodes[0].heartbeat()
     until(lambda: "fabric-ports-unmanaged" in problems(world))
+    assert "✕ error ib-a a1 mlx5_1:1 is up, but no subnet manager has configured it (INIT)" in words(
+        world.server.page("/admin")
+    )
     text = httpx.get(f"{world.server.admin}/metrics", trust_env=False).text
     labels = f'fabric="ib-a",id="0x{A_MASTER:016x}"'
     assert f"llmgw_fabric_switches{{{labels}}} 4" in text

@@ -132,6 +132,7 @@ def test_skipped_gpus_are_not_usable_and_no_finding(tmp_path: Path) -> None:
     reading = read_gpus(discovery_of(node, skip_gpus=[0, node.gpu_uuids[2].upper()]))
     assert [gpu.usable for gpu in reading.gpus] == [False, True, False, True]
     assert reading.gpus[0].reason == "skipped by discovery.skip_gpus"
+    assert [gpu.unusable_kind for gpu in reading.gpus] == ["skipped", None, "skipped", None]
     assert reading.findings == []
 
 

@@ -94,7 +94,7 @@ def test_a_word_for_unknown_is_none_and_never_zero(word: str) -> None:
 def test_a_gpu_that_needs_a_reset_is_not_usable_and_not_idle() -> None:
     read = parse_gpus(table(row(0, temperature="[GPU requires reset]", used="0 MiB"), row(1)))
     broken, whole = read.gpus
-    assert not broken.usable
+    assert (broken.usable, broken.unusable_kind) == (False, "broken")
     assert "reset" in (broken.reason or "")
     assert broken.memory_used_mib is None
     assert whole.usable
