@@ -13,6 +13,8 @@ from llmgw.sim.engine_switch import switch
 from llmgw.sim.planted.fault import Fault
 from llmgw.sim.planted.site import Site, model
 
+WAITING = 5
+"""Requests for an engine that does one at a time."""
 CERTIFICATE_DAYS, DAYS_LEFT = 90.0, 3.0
 
 
@@ -25,6 +27,7 @@ def _catalog(site: Site) -> None:
             model("demo/gone", "ib-b"),
             model("demo/rolled", "ib-b", max_failures=1),
             model("demo/stuck", "ib-c", env={"DEMO_TOKEN": "not-so-secret"}),
+            model("demo/busy", "ib-b", limits={"waiting": 1}, args=["--max-num-seqs", "1"]),
             model("demo/lost", "ib-e"),
             model("demo/cut", "ib-f"),
             model("demo/broken", args=["--fail-load"]),
@@ -65,6 +68,19 @@ async def _hung(site: Site) -> None:
     site.leave_waiting("demo/hung")
 
 
+async def _busy(site: Site) -> None:
+    replica = await site.replica("demo/busy")
+    # One at a time, and slowly, but never so slowly that it counts as hung.
+    await asyncio.to_thread(switch, replica["endpoint"], {"tokens_per_s": 1.0})
+    for _ in range(WAITING):
+        site.leave_waiting("demo/busy", tokens=64)
+
+
+async def _mute(site: Site) -> None:
+    replica = await site.replica("demo/tcp")
+    await asyncio.to_thread(switch, replica["endpoint"], {"metrics_silent": True})
+
+
 async def _revocations(site: Site) -> None:
     (site.fleet.folder / "pki" / "revoked.pem").write_text("this is no list\n")
 
@@ -93,6 +109,8 @@ FAULTS = [
     Fault(name="a changed profile fails", check="rollout-taken-back", where="demo/rolled", running=_rollout),
     Fault(name="a drain cannot end", check="move-stuck", where="demo/stuck", running=_stuck),
     Fault(name="an engine hangs", check="replica-stalled", where="demo/hung", running=_hung),
+    Fault(name="an engine's metrics are silent", check="engine-metrics-silent", where="tcp-", running=_mute),
+    Fault(name="a model's limit is crossed", check="limit-waiting", where="demo/busy", running=_busy),
     Fault(name="the revocation list is damaged", check="revocation-list", where="", running=_revocations),
     Fault(name="a new key cannot be used", check="server-certificate", where="", running=_foreign_pair),
     # The last: a drain waits for what a silent router does not acknowledge.

@@ -105,11 +105,15 @@ class Site:
             await asyncio.sleep(0.3)
         raise DemoError(f"no replica of {model} is ready")
 
-    def leave_waiting(self, model: str) -> None:
+    def leave_waiting(self, model: str, tokens: int = 8) -> None:
         """Send a request and wait for its answer in the background, for ever if need be."""
 
         async def wait() -> None:
-            body = {"model": model, "messages": [{"role": "user", "content": "Are you there?"}], "max_tokens": 8}
+            body = {
+                "model": model,
+                "messages": [{"role": "user", "content": "Are you there?"}],
+                "max_tokens": tokens,
+            }
             async with httpx.AsyncClient(trust_env=False, timeout=None) as client:
                 try:
                     await client.post(f"{self.fleet.api}/v1/chat/completions", json=body)
@@ -134,13 +138,15 @@ class Site:
         await asyncio.gather(*self._requests, return_exceptions=True)
 
 
-def model(name: str, fabric: str | None = None, **keys: Any) -> dict[str, Any]:
+def model(
+    name: str, fabric: str | None = None, *, limits: dict[str, Any] | None = None, **keys: Any
+) -> dict[str, Any]:
     """A catalog entry of one profile, by default one replica of one GPU."""
     profile: dict[str, Any] = {"engine": "sim", "gpus_per_node": 1, "replicas": 1, **keys}
     profile["args"] = ["--load-s", "0.5", "--tokens-per-s", "200", *profile.get("args", [])]
     if fabric is not None:
         profile["fabric"] = fabric
-    return {"name": name, "profiles": [profile]}
+    return {"name": name, "profiles": [profile], **({"limits": limits} if limits else {})}
 
 
 @contextmanager
