@@ -61,6 +61,29 @@ def test_what_a_gpu_does_not_tell_is_absent_and_not_0() -> None:
     assert {name for name in told if name.startswith("llmgw_gpu_")} == {"llmgw_gpu_info", "llmgw_gpu_usable"}
 
 
+def test_numbers_that_cannot_be_meant_cost_no_scrape() -> None:
+    world = World()
+    huge = 10**400
+    world.register(
+        "node01",
+        gpus=[
+            Gpu(index=0, uuid="G", name="x", utilization_percent=huge, memory_used_mib=huge, temperature_c=-huge)
+        ],
+        ports=[
+            Port(
+                adapter="mlx5_0",
+                port=1,
+                rate_gbps=float("nan"),
+                counters={"link_downed": huge, "symbol_error": -1},
+            )
+        ],
+    )
+    told = {family.name for family in families(world.text()).values() if family.samples}
+    assert "llmgw_ib_port_active" in told
+    left_out = {"llmgw_gpu_utilization_ratio", "llmgw_gpu_memory_used_bytes", "llmgw_gpu_temperature_celsius"}
+    assert not told & (left_out | {"llmgw_ib_port_rate_gbps", "llmgw_ib_port_counter"})
+
+
 def test_counters_of_a_port_are_those_that_are_known_whatever_an_agent_says() -> None:
     world = World()
     counters = {"link_downed": 3, "symbol_error": None, "made_up": 7} | dict.fromkeys(map(str, range(50)), 1)
