@@ -46,6 +46,7 @@ VALUES: dict[tuple[str, str], set[str]] = {
     ("llmgw_endpoint_breakers", "state"): {"open", "half_open"},
     ("llmgw_endpoint_breaker_state", "state"): {"closed", "open", "half_open"},
     ("llmgw_engine_requests", "state"): {"running", "waiting"},
+    ("llmgw_endpoint_engine_requests", "state"): {"running", "waiting"},
     ("llmgw_tokens_total", "kind"): {"prompt", "cached", "completion"},
     ("llmgw_findings", "severity"): {"error", "warning", "info"},
     ("llmgw_findings", "check"): every_kind(),
