@@ -41,10 +41,27 @@ def kinds(path: Path) -> set[str]:
     return {kind for kind in found if KIND.fullmatch(kind)}
 
 
-def test_every_finding_that_the_product_has_is_in_operations() -> None:
+def every_kind() -> set[str]:
+    """The names of all checks that the product has."""
     files = [path for path in (ROOT / "llmgw").rglob("*.py") if "finding" in path.read_text().lower()]
     found = set().union(*(kinds(path) for path in files))
-    found |= {f"node-{state}" for state in NodeState if state is not NodeState.READY}
+    return found | {f"node-{state}" for state in NodeState if state is not NodeState.READY}
+
+
+def test_every_finding_that_the_product_has_is_in_operations() -> None:
+    found = every_kind()
     assert len(found) > 100, "they are found by how they are written; has that changed?"
     text = OPERATIONS.read_text()
     assert sorted(kind for kind in found if f"`{kind}`" not in text) == []
+
+
+def test_every_finding_has_a_remedy() -> None:
+    without = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in (ROOT / "llmgw").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "Finding"
+        and not {"remedy", None} & {keyword.arg for keyword in node.keywords}
+    ]
+    assert without == []

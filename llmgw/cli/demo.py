@@ -13,7 +13,7 @@ def demo(
         str | None,
         typer.Option(
             help="Run unattended, exit 0 only if all of it held: node-loss, engine-crash, agent-restart, "
-            "server-restart, partition, drain, rolling-update, core-dead or gateway-chaos."
+            "server-restart, partition, drain, rolling-update, core-dead, gateway-chaos or problems."
         ),
     ] = None,
     gguf: Annotated[

@@ -25,7 +25,7 @@ def check_certificate(node: Node) -> list[Finding]:
     tls = node.config.tls
     found = certificate_findings([tls.cert, tls.ca], node.now())
     findings = [node.finding(f.check, f.severity, f.where, f.what, why=f.why, remedy=f.remedy) for f in found]
-    findings += _key_mode(node)
+    findings += check_key(node)
     # What follows would say once more that a file cannot be read.
     if all(finding.check != "certificate-unreadable" for finding in found):
         findings += _identity(node)
@@ -34,7 +34,8 @@ def check_certificate(node: Node) -> list[Finding]:
     return findings
 
 
-def _key_mode(node: Node) -> list[Finding]:
+def check_key(node: Node) -> list[Finding]:
+    """The private key: there, and nobody else's to read."""
     key = node.config.tls.key
     try:
         mode = stat.S_IMODE(os.stat(key).st_mode)

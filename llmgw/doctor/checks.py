@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmgw.doctor.address import check_address
-from llmgw.doctor.certificate import check_certificate
+from llmgw.doctor.certificate import check_certificate, check_key
 from llmgw.doctor.check import Check
 from llmgw.doctor.engine_user import check_engine_user
 from llmgw.doctor.engines import check_engines
@@ -38,7 +38,8 @@ _BESIDE_AGENT = ("fabric-tools", "engines", "ports", "work-dir", "weights")
 
 BESIDE_AGENT = (
     *(check for check in CHECKS if check.name in _BESIDE_AGENT),
+    Check("key", check_key),
     Check("packages", RememberedPackages().check, PACKAGES_LIMIT_S),
     Check("clock", check_clock, SERVER_LIMIT_S),
 )
-"""What an agent has looked at beside its heartbeats, in which it tells of hardware and certificate itself."""
+"""What an agent has looked at beside its heartbeats, in which it tells of hardware and certificates itself."""

@@ -215,15 +215,26 @@ def _skip(gpus: list[Gpu], skip: list[int | str]) -> tuple[list[Gpu], list[Findi
     return marked, findings
 
 
+def unusable_finding(index: int, reason: str, why: str) -> Finding:
+    """A GPU that is broken. A `reason` is what is wrong and, behind the first semicolon, what to do."""
+    what, _, remedy = reason.partition("; ")
+    return Finding(
+        check="gpu-unusable",
+        severity="error",
+        where=f"GPU {index}",
+        what=f"GPU {index} is not usable: {what}",
+        why=why,
+        remedy=remedy or f"look at nvidia-smi -q -i {index} and at dmesg, then reset or reboot",
+    )
+
+
 def _judge(gpus: list[Gpu]) -> list[Finding]:
     """A finding for every GPU that is broken (not for those that are only skipped), and for MIG."""
     findings = []
     for gpu in gpus:
         where = f"GPU {gpu.index}"
         if not gpu.usable:
-            what = f"GPU {gpu.index} is not usable: {gpu.reason}"
-            why = "It takes no new shard"
-            findings.append(Finding(check="gpu-unusable", severity="error", where=where, what=what, why=why))
+            findings.append(unusable_finding(gpu.index, gpu.reason or "", "It takes no new shard"))
         elif gpu.mig:
             findings.append(
                 Finding(

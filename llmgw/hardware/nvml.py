@@ -78,6 +78,7 @@ def _read_all(nvml: Any) -> GpuTable:
                 where="NVML",
                 what=f"{count - GPUS_PER_NODE_MAX} GPUs beyond the first {GPUS_PER_NODE_MAX} are left out",
                 why="llmgw takes no more GPUs from one node",
+                remedy="nothing to do; an agent of its own, in a VM with the others passed through, takes those",
             )
         )
     seen: set[str] = set()
@@ -104,6 +105,7 @@ def _read_all(nvml: Any) -> GpuTable:
                     where=f"GPU {index}",
                     what=f"{gpu.uuid} is listed twice; the second is left out",
                     why="Two names for one GPU would let two shards share it",
+                    remedy="compare nvidia-smi -L; a driver that lists a GPU twice wants to be updated",
                 )
             )
             continue

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from llmgw.config.agent import Discovery
-from llmgw.hardware.gpus import GpuReading, ask_nvidia_smi, find_program
+from llmgw.hardware.gpus import GpuReading, ask_nvidia_smi, find_program, unusable_finding
 from llmgw.hardware.nvidia_smi import TEXT_BYTES_MAX, GpuTable, parse_gpus
 from llmgw.hardware.nvidia_smi_cells import refuse
 from llmgw.hardware.nvml_topology import read_nvml_topology
@@ -107,15 +107,8 @@ def with_slow_facts(gpus: Sequence[Gpu], facts: SlowFacts) -> tuple[list[Gpu], l
                 "it has no NVLink, while the other GPUs of its kind are joined to each other; look at "
                 f"nvidia-smi nvlink -s -i {gpu.index} and nvidia-fabricmanager's log, then reset or reboot"
             )
-            findings.append(
-                Finding(
-                    check="gpu-unusable",
-                    severity="error",
-                    where=f"GPU {gpu.index}",
-                    what=f"GPU {gpu.index} is not usable: {reason}",
-                    why="It takes no new shard: a group with it would hang or crawl",
-                )
-            )
+            why = "It takes no new shard: a group with it would hang or crawl"
+            findings.append(unusable_finding(gpu.index, reason, why))
             gpu = refuse(gpu, reason)
         told.append(gpu)
     return told, findings

@@ -16,6 +16,8 @@ from llmgw.server.router_slots import lives, lock_holder
 
 SILENT_AFTER_S = 2.0
 """One that lives greets within milliseconds, and one that ends is gone as soon after it has closed its socket."""
+QUIET_AFTER_S = 10.0
+"""One that is connected tells twice a second what it does (`router.limits.TELEMETRY_S`), busy or not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +73,11 @@ class Worker:
         self._on_lost = on_lost
         self._clock = clock
         self._unheard_since = clock()
+        """Since its last message, or since its link was lost."""
         self.link = RouterLink(
             state,
             worker=name,
-            on_hello=lambda hello: on_hello(self, hello),
+            on_hello=lambda hello: self._greeted(hello, on_hello),
             on_telemetry=self._telemetry,
             on_lost=self._lost,
         )
@@ -136,7 +139,7 @@ class Worker:
         return RouterView(
             name=self.name,
             pid=self.pid,
-            state="finishing" if self.leaving else "serving",
+            state=self._heard(),
             listen=hello.listen,
             version=hello.software_version,
             settings=hello.settings,
@@ -146,6 +149,12 @@ class Worker:
             spans_dropped=self.spans_dropped,
         )
 
+    def _heard(self) -> str:
+        """What one is that is connected: a process that was stopped, or that hangs, keeps its connections."""
+        if self._clock() - self._unheard_since >= QUIET_AFTER_S:
+            return "silent"
+        return "finishing" if self.leaving else "serving"
+
     def _unheard(self) -> str:
         """What one is that is not connected."""
         if self.process is not None and not self.greeted:
@@ -154,11 +163,16 @@ class Worker:
             return "silent"
         return "finishing" if self.leaving else "starting"
 
+    def _greeted(self, hello: Hello, on_hello: Callable[[Worker, Hello], None]) -> None:
+        self._unheard_since = self._clock()
+        on_hello(self, hello)
+
     def _lost(self) -> None:
         self._unheard_since = self._clock()
         self._on_lost()
 
     def _telemetry(self, message: Telemetry) -> None:
+        self._unheard_since = self._clock()
         self.requests += len(message.outcomes) + message.dropped
         self.in_flight = sum(message.in_flight.values())
         self.spans_sent += message.spans_sent

@@ -19,7 +19,7 @@ from rich.live import Live
 from llmgw.sim.demo_files import DemoOptions
 from llmgw.sim.demo_fleet import DemoError, DemoFleet
 from llmgw.sim.demo_view import curl_line, event_words, hints, render
-from llmgw.sim.scenarios import OPTIONS, SCENARIOS, Scenario
+from llmgw.sim.scenarios import OPTIONS, PREPARE, SCENARIOS, Scenario
 from llmgw.sim.scenarios.judge import Judge
 from llmgw.sim.scenarios.under_load import NotReady
 
@@ -39,13 +39,19 @@ def run_scenario(name: str, options: DemoOptions, report: Path | None = None) ->
     async def body(fleet: DemoFleet) -> int:
         return await _judge(fleet, name, chosen, report)
 
-    return asyncio.run(_run(options, body))
+    return asyncio.run(_run(options, body, PREPARE.get(name)))
 
 
-async def _run(options: DemoOptions, body: Callable[[DemoFleet], Coroutine[Any, Any, int]]) -> int:
+async def _run(
+    options: DemoOptions,
+    body: Callable[[DemoFleet], Coroutine[Any, Any, int]],
+    prepare: Callable[[DemoFleet], None] | None = None,
+) -> int:
     loop = asyncio.get_running_loop()
     fleet = DemoFleet(options)
     fleet.prepare()
+    if prepare is not None:
+        prepare(fleet)
     task = asyncio.create_task(_up_and(fleet, body))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, task.cancel)

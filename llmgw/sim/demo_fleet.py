@@ -16,6 +16,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -126,12 +127,21 @@ class DemoFleet:
         """Start the control plane, in a session of its own."""
         self._spawn("server", ["server", "--config", str(self.folder / "server.yaml")], {})
 
-    def start_agent(self, node: str) -> None:
-        """Start one node's agent, in a session of its own. A node whose power was cut has power again."""
+    def start_agent(self, node: str, *, program: Sequence[str] | None = None) -> None:
+        """Start one node's agent, in a session of its own. A node whose power was cut has power again.
+
+        `program` takes llmgw's arguments in place of this llmgw.
+        """
         hardware = self.folder / node / "hardware"
         set_power(hardware, True)
         env = {HARDWARE_ENV: str(hardware)}
-        self._spawn(node, ["agent", "--config", str(self.folder / node / "agent.yaml")], env)
+        arguments = ["agent", "--config", str(self.folder / node / "agent.yaml")]
+        self._spawn(node, arguments, env, program=program)
+
+    def start_stranger(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> int:
+        """Start a process that is none of llmgw's and ends with the demo; its pid."""
+        self._spawn(name, [], env, program=command)
+        return self.pid(name)
 
     async def wait_for_admin(self) -> None:
         """Wait until the admin API answers. Raises DemoError with the server's last words."""
@@ -273,11 +283,13 @@ class DemoFleet:
                 found.append(process.pid)
         return found
 
-    def _spawn(self, name: str, arguments: list[str], env: dict[str, str]) -> None:
+    def _spawn(
+        self, name: str, arguments: list[str], env: Mapping[str, str], *, program: Sequence[str] | None = None
+    ) -> None:
         log = (self.folder / f"{name}.log").open("ab")
         with log:
             self._processes[name] = subprocess.Popen(
-                own_program(*arguments),
+                own_program(*arguments) if program is None else [*program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

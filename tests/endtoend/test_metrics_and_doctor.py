@@ -197,22 +197,24 @@ def test_what_doctor_finds_rides_to_the_server_with_the_agent(fleet: RunningFlee
     before = path.read_text()
     agent = yaml.safe_load(before)
     path.write_text(yaml.safe_dump(agent | {"engines": {**agent["engines"], "llamacpp": {"bin": "/bin/false"}}}))
-    hardware = fleet.demo.folder / "node03" / "hardware"
+    hardware, key = fleet.demo.folder / "node03" / "hardware", fleet.demo.folder / "node03" / "agent-key.pem"
 
     def checks() -> set[str]:
         return {finding["check"] for finding in fleet.node("node03")["findings"]}
 
     try:
         set_machine(hardware, "memlock")
+        key.chmod(0o644)
         os.kill(fleet.demo.pid("node03"), signal.SIGKILL)
         fleet.demo.start_agent("node03")
-        until(lambda: {"engine-program", "memlock"} <= checks(), 30)
+        until(lambda: {"engine-program", "memlock", "key-open"} <= checks(), 30)
         told = fleet.ctl("nodes", "node03").stdout
         assert "/bin/false --version fails" in told
         assert "engines may lock 8 MiB of memory" in told
         assert "LimitMEMLOCK=infinity" in told
     finally:
         set_machine(hardware, "ok")
+        key.chmod(0o600)
         path.write_text(before)
         os.kill(fleet.demo.pid("node03"), signal.SIGKILL)
         fleet.demo.start_agent("node03")

@@ -140,7 +140,7 @@ def test_a_gpu_that_lost_its_nvlinks_takes_no_new_shard(tmp_path: Path) -> None:
     assert [gpu.usable for gpu in read.gpus] == [True, True, False, True]
     (finding,) = read.findings
     assert (finding.check, finding.where, finding.severity) == ("gpu-unusable", "node01 GPU 2", "error")
-    assert "nvidia-smi nvlink -s -i 2" in finding.what
+    assert "nvidia-smi nvlink -s -i 2" in finding.remedy
 
 
 def test_a_card_of_another_kind_beside_linked_ones_is_whole() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from llmgw.messages.frames import encode_frame
 from llmgw.messages.router_files import RouterFiles, worker_name
 from llmgw.messages.routes import Hello, Telemetry
-from llmgw.server.router_worker import SILENT_AFTER_S, Worker
+from llmgw.server.router_worker import QUIET_AFTER_S, SILENT_AFTER_S, Worker
 from tests.router.support import until
 
 
@@ -46,7 +46,6 @@ def test_one_that_has_closed_its_socket_is_silent_only_when_it_stays(tmp_path: P
             worker.greeted = True
             worker.finish(10.0)
             assert worker.view().state == "finishing"
-            clock[0] += 60.0
             listener.close()
             files.socket.unlink(missing_ok=True)
             writers[0].close()
@@ -56,5 +55,43 @@ def test_one_that_has_closed_its_socket_is_silent_only_when_it_stays(tmp_path: P
             clock[0] += SILENT_AFTER_S
             assert worker.view().state == "silent"
             await worker.forget()
+
+    asyncio.run(main())
+
+
+def test_one_that_keeps_its_connection_and_tells_nothing_is_silent_until_it_tells_again(tmp_path: Path) -> None:
+    # A router that was stopped (SIGSTOP) or hangs was told to operators as one that serves, for ever.
+    async def main() -> None:
+        hello = Hello(router_id="r1", pid=1, software_version="1", listen="127.0.0.1:1")
+        files = RouterFiles(tmp_path, worker_name(0))
+        clock = [100.0]
+        writers: list[asyncio.StreamWriter] = []
+        told: list[Telemetry] = []
+
+        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(encode_frame(hello))
+            writers.append(writer)
+            await reader.read()
+
+        listener = await asyncio.start_unix_server(greet, files.socket)
+        worker = Worker(
+            tmp_path,
+            worker_name(0),
+            on_hello=lambda worker, hello: None,
+            on_telemetry=lambda worker, telemetry: told.append(telemetry),
+            on_lost=lambda: None,
+            clock=lambda: clock[0],
+        )
+        clock[0] += 60.0
+        worker.follow()
+        await until(lambda: worker.link.connected, "it has greeted")
+        assert worker.view().state == "serving"
+        clock[0] += QUIET_AFTER_S
+        assert worker.view().state == "silent"
+        writers[0].write(encode_frame(Telemetry()))
+        await until(lambda: bool(told), "it has told something")
+        assert worker.view().state == "serving"
+        await worker.forget()
+        listener.close()
 
     asyncio.run(main())

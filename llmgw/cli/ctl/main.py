@@ -24,6 +24,7 @@ from llmgw.cli.ctl import (
     requests,
     status,
     tokens,
+    top,
     upgrade,
     usage,
 )
@@ -41,6 +42,7 @@ app.callback()(group_options)
 # In the order of a day's work.
 for group in (
     status,
+    top,
     nodes,
     replicas,
     fabrics,

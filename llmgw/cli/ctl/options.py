@@ -80,11 +80,14 @@ class Ctl:
     as_json: bool
     as_csv: bool = False
 
-    def connect(self) -> AdminClient:
-        """The server's admin API. Raises FindError when none, or no token, is found."""
+    def connect(self, *, patience_s: float | None = None) -> AdminClient:
+        """The server's admin API; `patience_s` as AdminClient takes it. Raises FindError when none, or no token,
+        is found.
+        """
         from llmgw.cli.ctl.client import AdminClient
 
-        return AdminClient(find_server(self.wanted, os.environ, Path.cwd(), Path.home()))
+        target = find_server(self.wanted, os.environ, Path.cwd(), Path.home())
+        return AdminClient(target, patience_s=patience_s)
 
     def show(self, value: Any, as_table: Callable[[Any], None]) -> None:
         """Print the API's answer as it is, or as a table."""

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from llmgw.sim.demo_fleet import DemoFleet
+from llmgw.sim.planted.every import plant_in_files
 from llmgw.sim.scenarios.agent_restart import agent_restart
 from llmgw.sim.scenarios.core_dead import OPTIONS as CORE_DEAD_OPTIONS
 from llmgw.sim.scenarios.core_dead import core_dead
@@ -16,6 +17,8 @@ from llmgw.sim.scenarios.gateway_chaos import gateway_chaos
 from llmgw.sim.scenarios.judge import Judge
 from llmgw.sim.scenarios.node_loss import node_loss
 from llmgw.sim.scenarios.partition import partition
+from llmgw.sim.scenarios.problems import OPTIONS as PROBLEMS_OPTIONS
+from llmgw.sim.scenarios.problems import problems
 from llmgw.sim.scenarios.rolling_update import rolling_update
 from llmgw.sim.scenarios.server_restart import server_restart
 
@@ -31,7 +34,15 @@ SCENARIOS: dict[str, Scenario] = {
     "rolling-update": rolling_update,
     "core-dead": core_dead,
     "gateway-chaos": gateway_chaos,
+    "problems": problems,
 }
 
-OPTIONS: dict[str, dict[str, Any]] = {"core-dead": CORE_DEAD_OPTIONS, "gateway-chaos": CHAOS_OPTIONS}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "core-dead": CORE_DEAD_OPTIONS,
+    "gateway-chaos": CHAOS_OPTIONS,
+    "problems": PROBLEMS_OPTIONS,
+}
 """What a scenario's demo is given beside what the user chose."""
+
+PREPARE: dict[str, Callable[[DemoFleet], None]] = {"problems": plant_in_files}
+"""What a scenario does to its demo's files before anything runs."""
