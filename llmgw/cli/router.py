@@ -54,6 +54,16 @@ def router(
     trusted_proxy: Annotated[
         list[str] | None, typer.Option(help="Network of proxies whose Forwarded headers are believed.")
     ] = None,
+    trace_endpoint: Annotated[
+        str | None, typer.Option(help="URL of an OpenTelemetry collector (OTLP over HTTP) that gets spans.")
+    ] = None,
+    trace_headers_file: Annotated[
+        str | None, typer.Option(help="File with headers for the collector, name: value a line.")
+    ] = None,
+    trace_ca: Annotated[str | None, typer.Option(help="Certificate that the collector's leads back to.")] = None,
+    trace_sample: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of requests that is traced.")
+    ] = 0.1,
     settings: Annotated[
         str, typer.Option(help="Told to control processes, which know by it what they started.")
     ] = "",
@@ -61,14 +71,16 @@ def router(
 ) -> None:
     """Pass requests on to engines by the route table that the control process sends."""
     from llmgw.config.origins import parse_network, parse_origin
+    from llmgw.config.tracing import parse_trace_endpoint
     from llmgw.router.limits import Limits
-    from llmgw.router.main import RouterOptions, run_router
+    from llmgw.router.main import RouterOptions, TraceOptions, run_router
 
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("--tls-cert and --tls-key belong together; give both, or neither")
     try:
         origins = tuple(parse_origin(origin) for origin in cors_origin or ())
         proxies = tuple(parse_network(network) for network in trusted_proxy or ())
+        collector = parse_trace_endpoint(trace_endpoint) if trace_endpoint is not None else None
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     limits = Limits(
@@ -95,5 +107,6 @@ def router(
         tls=(tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None,
         cors_origins=origins,
         trusted_proxies=proxies,
+        tracing=TraceOptions(collector, trace_headers_file, trace_ca, trace_sample) if collector else None,
     )
     run_router(options)

@@ -11,6 +11,7 @@ from llmgw.config.base import Duration, Model
 from llmgw.config.catalog import Catalog, CatalogModel, refuse_shared_names
 from llmgw.config.errors import KeyedError
 from llmgw.config.origins import Network, Origin
+from llmgw.config.tracing import Tracing
 
 
 class ListenTls(Model):
@@ -140,6 +141,8 @@ class RouterSettings(Model):
     goes on to engines; what anybody else says is thrown away."""
     cors: Cors = Cors()
     """Web pages of other sites that may use the model API from a browser."""
+    tracing: Tracing = Tracing()
+    """A span for each request, for an OpenTelemetry collector."""
 
 
 class Placement(Model):

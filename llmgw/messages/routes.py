@@ -213,7 +213,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     requests that wait for an endpoint to have room, by model. `share` is the number of the last `RouterShare` of
     this connection, which held when `in_flight` was counted. `usage` is the oldest that is not acknowledged yet,
     once on each connection; unlike outcomes it is kept for as long as nobody reads. `keys` has the demand of each
-    key with limits, by its id; one that is missing was not used, runs nothing, and has its parts whole.
+    key with limits, by its id; one that is missing was not used, runs nothing, and has its parts whole. Since the
+    last frame, a collector of traces took `spans_sent`, and `spans_dropped` were lost.
     """
 
     acked: TableVersion | None = None
@@ -228,6 +229,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, tag="telemetry"):
     share: int = 0
     usage: UsageBatch | None = None
     keys: dict[str, KeyDemand] = {}
+    spans_sent: int = 0
+    spans_dropped: int = 0
 
 
 class KeyShare(msgspec.Struct, frozen=True, kw_only=True):

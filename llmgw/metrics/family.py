@@ -5,7 +5,6 @@ Of our own and not `prometheus_client`'s, which takes ten times as long: see doc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +17,9 @@ LABEL_CHARS_MAX = 128
 """What is longer is cut: labels may be an agent's words."""
 OTHER = "(other)"
 """Counts together what is beyond a bound, or is not known. No model can be called so."""
+
+_LARGEST = 1e300
+"""Beyond it, as infinity and what is no number, a value is no figure: an agent may say any integer."""
 
 Kind = Literal["gauge", "counter", "histogram"]
 Sample = tuple[Sequence[str], float | None]
@@ -44,8 +46,9 @@ class Family:
         labels = ",".join([f'{label}="%s"' for label in self.labels])
         head = f"{self.name}{{{labels}}} " if labels else ""
         lines: dict[str, str] = {}
+        least = self._least
         for values, value in samples:
-            if value is not None and math.isfinite(value):
+            if value is not None and least <= value <= _LARGEST:
                 series = head % tuple(map(_escaped, values)) if head else f"{self.name} "
                 lines[series] = _number(value)
         return self._head() + "".join([f"{series}{value}\n" for series, value in lines.items()])
@@ -58,12 +61,13 @@ class Family:
         shared = ",".join([f'{label}="%s"' for label in self.labels[:-1]])
         head = f'{self.name}{{{shared},{self.labels[-1]}="'
         parts: dict[str, list[str]] = {}
+        least = self._least
         for values, samples in groups:
             begin = head % tuple(map(_escaped, values))
             parts[begin] = [
                 f'{begin}{_escaped(last)}"}} {_number(value)}\n'
                 for last, value in samples
-                if value is not None and math.isfinite(value)
+                if value is not None and least <= value <= _LARGEST
             ]
         return self._head() + "".join(["".join(lines) for lines in parts.values()])
 
@@ -84,6 +88,11 @@ class Family:
             parts.append(f"{self.name}_sum{series} {_number(histogram.total_s)}\n")
             parts.append(f"{self.name}_count{series} {histogram.count}\n")
         return "".join(parts)
+
+    @property
+    def _least(self) -> float:
+        """No counter is below 0."""
+        return 0.0 if self.kind == "counter" else -_LARGEST
 
     def _head(self) -> str:
         text = self.help.replace("\\", "\\\\").replace("\n", "\\n")

@@ -60,11 +60,17 @@ THROTTLED = Family(
     "3 × GPUs, at most 64 a node",
 )
 _MIB = 1024 * 1024
+
+
+def _share(percent: int | None) -> float | None:
+    return percent / 100 if percent is not None and 0 <= percent <= 100 else None
+
+
 _PLAIN: tuple[tuple[Family, Callable[[Gpu], float | None]], ...] = (
     (USABLE, lambda gpu: int(gpu.usable)),
     (MEMORY_USED, lambda gpu: None if gpu.memory_used_mib is None else gpu.memory_used_mib * _MIB),
     (MEMORY_TOTAL, lambda gpu: None if gpu.memory_total_mib is None else gpu.memory_total_mib * _MIB),
-    (UTILIZATION, lambda gpu: None if gpu.utilization_percent is None else gpu.utilization_percent / 100),
+    (UTILIZATION, lambda gpu: _share(gpu.utilization_percent)),
     (TEMPERATURE, lambda gpu: gpu.temperature_c),
     (POWER, lambda gpu: gpu.power_w),
     (POWER_LIMIT, lambda gpu: gpu.power_limit_w),

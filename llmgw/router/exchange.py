@@ -540,7 +540,7 @@ class Exchange:
 
     def _record(
         self, status: int, now: float, error: str | None = None, endpoint: Endpoint | None = None
-    ) -> None:
+    ) -> Outcome:
         first = self.first_byte_at
         started = self._started_at
         waiter = self._waiter
@@ -573,3 +573,4 @@ class Exchange:
             self._caller.ended(tokens.total)
         else:
             self._caller.refused()
+        return outcome

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +30,14 @@ from llmgw.config.listeners import (
     systemd_listeners,
 )
 from llmgw.config.notify import Notifier, take_notifier
+from llmgw.config.tracing import tracing_problem
 from llmgw.messages.router_files import RouterFiles, worker_name
 from llmgw.messages.routes import Hello
 from llmgw.router.acceptor import Acceptor
 from llmgw.router.control import ControlServer
 from llmgw.router.control_socket import ControlSocket
 from llmgw.router.cors import Cors
+from llmgw.router.exchange import Exchange
 from llmgw.router.forwarded import TrustedProxies
 from llmgw.router.limits import Limits
 from llmgw.router.memory import keep_freed_memory
@@ -44,6 +47,7 @@ from llmgw.router.usage_file import UsageFile
 
 if TYPE_CHECKING:
     from llmgw.router.client_tls import ClientTls
+    from llmgw.router.tracing.export import SpanExport
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +58,16 @@ LOCK_WAIT_S = 0.2
 
 class StartError(SentenceError):
     """The router cannot start; the message is a sentence for the operator."""
+
+
+@dataclass(frozen=True)
+class TraceOptions:
+    """Where spans go, and of which share of the requests."""
+
+    endpoint: str
+    headers_file: str | None
+    ca: str | None
+    sample: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +93,7 @@ class RouterOptions:
     """Whose pages may read answers."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks of proxies that are believed what they say of their clients."""
+    tracing: TraceOptions | None = None
 
     @property
     def files(self) -> RouterFiles:
@@ -114,11 +129,15 @@ async def _serve(
     notifier: Notifier,
 ) -> None:
     loop = asyncio.get_running_loop()
+    spans = _span_export(options.tracing)
     service = Service(
         options.limits,
+        new_exchange=_traced(options.tracing.sample, spans) if options.tracing and spans else Exchange,
         cors=Cors(options.cors_origins) if options.cors_origins else None,
         proxies=TrustedProxies(options.trusted_proxies) if options.trusted_proxies else None,
     )
+    if spans is not None:
+        service.telemetry.spans = lambda: (spans.sent, spans.dropped)
     table_file = TableFile(options.files.table, options.files.table_being_written)
     table = table_file.load()
     if table is not None and options.needs_keys in (None, table.keys_required):
@@ -187,6 +206,8 @@ async def _serve(
     control.notify(True)
     await service.drain(drain_s)
     await control.deliver_usage()
+    if spans is not None:
+        await asyncio.to_thread(spans.stop)
     control.close()
     control_socket.stop()
     for task in background:
@@ -269,6 +290,26 @@ def _locked(descriptor: int) -> bool:
             time.sleep(0.01)
         else:
             return True
+
+
+def _span_export(options: TraceOptions | None) -> SpanExport | None:
+    """None also where spans cannot be sent: clients are served all the same."""
+    if options is None:
+        return None
+    problem = tracing_problem(options.headers_file, options.ca)
+    if problem is not None:
+        log.error("nothing is traced: %s", problem)
+        return None
+    from llmgw.router.tracing.export import SpanExport
+
+    return SpanExport(options.endpoint, headers_file=options.headers_file, ca=options.ca)
+
+
+def _traced(sample: float, spans: SpanExport) -> Callable[..., Exchange]:
+    from llmgw.router.tracing.exchange import TracedExchange
+    from llmgw.router.tracing.spans import Tracer
+
+    return partial(TracedExchange, Tracer(sample, spans.take))
 
 
 def _client_tls(options: RouterOptions) -> ClientTls | None:

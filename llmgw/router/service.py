@@ -38,8 +38,15 @@ class Service:
     """The data plane of one process. Make it inside the running event loop."""
 
     def __init__(
-        self, limits: Limits, *, cors: Cors | None = None, proxies: TrustedProxies | None = None
+        self,
+        limits: Limits,
+        *,
+        cors: Cors | None = None,
+        proxies: TrustedProxies | None = None,
+        new_exchange: Callable[..., Exchange] = Exchange,
     ) -> None:
+        """`new_exchange` is called as `Exchange` is, and makes one that may do more."""
+        self._new_exchange = new_exchange
         self.cors = cors
         self.proxies = proxies
         self.limits = limits.share(limits.workers)
@@ -102,7 +109,7 @@ class Service:
             request.answer_lines = caller.begin(model.name)
             usage = RequestUsage(request.path, fields, len(request.body))
             try:
-                return Exchange(
+                return self._new_exchange(
                     self, client, request, model, bool(fields.stream), usage, time.monotonic(), point, caller
                 )
             except ApiError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from llmgw.messages.routes import KeyDemand, Outcome, Telemetry
 from llmgw.router.limits import OUTCOMES_MAX
@@ -22,6 +22,9 @@ class TelemetryLog:
         self._outcomes: deque[Outcome] = deque(maxlen=outcomes_max)
         self._recorded = 0
         """How many outcomes there were since the last frame, those that were dropped included."""
+        self.spans: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """How many spans of traces were sent in all, and how many dropped."""
+        self._spans_told = (0, 0)
         self.share = 0
         """The number of the share that this router goes by."""
 
@@ -45,6 +48,8 @@ class TelemetryLog:
         keys: Mapping[str, KeyDemand] | None = None,
     ) -> Telemetry:
         """Everything since the last call, as one frame's message."""
+        before, spans = self._spans_told, self.spans()
+        self._spans_told = spans
         telemetry = Telemetry(
             acked=table.version,
             in_flight=table.in_flight(),
@@ -58,6 +63,8 @@ class TelemetryLog:
             share=self.share,
             usage=self.usage.take(now),
             keys=dict(keys or {}),
+            spans_sent=spans[0] - before[0],
+            spans_dropped=spans[1] - before[1],
         )
         self._refused.clear()
         self._outcomes.clear()

@@ -48,6 +48,7 @@ from llmgw.server.pages.remembered import VIEWS_S_MAX
 from llmgw.server.peer_protocol import PeerHttpToolsProtocol
 from llmgw.server.prober import Prober
 from llmgw.server.rollback import roll_back
+from llmgw.server.router_findings import tracing_findings
 from llmgw.server.routers import Routers
 from llmgw.server.seams import Clock
 from llmgw.server.store.records import Revocation
@@ -150,6 +151,7 @@ class _ControlProcess:
                 *routers.findings(),
                 *hub.keys.findings(config.listen, time.time()),
                 *self._certificate_findings(),
+                *tracing_findings(config.router.tracing),
             ],
             certificates=self._certificate_ends,
             upgrades=upgrades,

@@ -32,8 +32,8 @@ class News:
 
     def counted(self, version: str) -> tuple[int, int] | None:
         """(happened, moved) of a version; None for one of another server, or no version at all."""
-        epoch, _, counters = version.partition(".")
-        happened, _, moved = counters.partition(".")
+        rest, _, moved = version.rpartition(".")
+        epoch, _, happened = rest.rpartition(".")
         if epoch != self.epoch or not (_is_count(happened) and _is_count(moved)):
             return None
         return int(happened), int(moved)

@@ -8,6 +8,7 @@ from pathlib import Path
 import llmgw
 from llmgw.config.addresses import split_host_port
 from llmgw.config.server import ServerConfig
+from llmgw.config.tracing import Tracing, tracing_problem
 from llmgw.messages.findings import Finding
 from llmgw.messages.router_files import ROUTER_LOG
 from llmgw.server.router_process import router_settings
@@ -36,6 +37,23 @@ def router_findings(views: Sequence[RouterView], config: ServerConfig, wanted: i
         found += _version(view, wanted)
         found += _settings(view, config, wanted)
     return found
+
+
+def tracing_findings(tracing: Tracing) -> list[Finding]:
+    """What keeps the routers of this host from sending spans, though the configuration says where to."""
+    problem = tracing_problem(tracing.headers_file, tracing.ca) if tracing.endpoint is not None else None
+    if problem is None:
+        return []
+    return [
+        Finding(
+            check="tracing-impossible",
+            severity="warning",
+            where="router",
+            what=f"router.tracing.endpoint is {tracing.endpoint}, and nothing is traced: {problem}",
+            why="requests are served all the same",
+            remedy="mend it and restart the routers, which look at it as they start; or take router.tracing out",
+        )
+    ]
 
 
 def _silent(view: RouterView, log: Path) -> Finding:
@@ -114,7 +132,8 @@ def _settings(view: RouterView, config: ServerConfig, wanted: int) -> list[Findi
             severity="warning",
             where=view.name,
             what=f"the router (pid {view.pid}) was started with other settings than the configuration has now",
-            why="its unit keeps tls, router.cors, router.trusted_proxies and the limits of when it was made",
+            why="its unit keeps tls, router.cors, router.trusted_proxies, router.tracing and the limits of when "
+            "it was made",
             remedy="`llmgw server install` makes the units anew and restarts the routers, one after the other",
         )
     ]

@@ -31,6 +31,11 @@ def router_arguments(config: ServerConfig) -> list[str]:
         *(f"--cors-origin={origin}" for origin in settings.cors.origins),
         *(f"--trusted-proxy={network}" for network in settings.trusted_proxies),
     ]
+    if settings.tracing.endpoint is not None:
+        tracing = settings.tracing
+        arguments += [f"--trace-endpoint={tracing.endpoint}", f"--trace-sample={tracing.sample}"]
+        arguments += [f"--trace-headers-file={tracing.headers_file}"] if tracing.headers_file else []
+        arguments += [f"--trace-ca={tracing.ca}"] if tracing.ca else []
     if tls is not None:
         arguments += [f"--tls-cert={tls.cert}", f"--tls-key={tls.key}"]
     return arguments

@@ -22,8 +22,8 @@ SILENT_AFTER_S = 2.0
 class RouterView:
     """A worker for people and metrics. `state`: serving, finishing (it accepts no more), silent or starting.
 
-    `requests` are those that ended since this server knows it. `settings` stands for what it was started with,
-    where whoever started it said so.
+    `requests` are those that ended in it and in those of its name before, since this server started; `spans_…`
+    count traces likewise. `settings` stands for what it was started with, where whoever started it said so.
     """
 
     name: str
@@ -34,6 +34,8 @@ class RouterView:
     settings: str = ""
     requests: int = 0
     in_flight: int = 0
+    spans_sent: int = 0
+    spans_dropped: int = 0
 
 
 class Worker:
@@ -62,6 +64,7 @@ class Worker:
         """It was told to finish, or said that it does."""
         self.requests = 0
         self.in_flight = 0
+        self.spans_sent = self.spans_dropped = 0
         self.key_parts: dict[str, KeyShare] = {}
         """Its parts of the keys' limits; what is missing is divided evenly."""
         self._on_telemetry = on_telemetry
@@ -76,6 +79,12 @@ class Worker:
             on_lost=self._lost,
         )
         self._task: asyncio.Task[None] | None = None
+
+    def count_on(self, before: Worker) -> None:
+        """It has the name of one that has ended: its counts go on from there, since counters never fall."""
+        self.requests += before.requests
+        self.spans_sent += before.spans_sent
+        self.spans_dropped += before.spans_dropped
 
     def follow(self) -> None:
         """Talk to it from now on."""
@@ -121,6 +130,8 @@ class Worker:
                 state=self._unheard(),
                 requests=self.requests,
                 in_flight=self.in_flight,
+                spans_sent=self.spans_sent,
+                spans_dropped=self.spans_dropped,
             )
         return RouterView(
             name=self.name,
@@ -131,6 +142,8 @@ class Worker:
             settings=hello.settings,
             requests=self.requests,
             in_flight=self.in_flight,
+            spans_sent=self.spans_sent,
+            spans_dropped=self.spans_dropped,
         )
 
     def _unheard(self) -> str:
@@ -148,4 +161,6 @@ class Worker:
     def _telemetry(self, message: Telemetry) -> None:
         self.requests += len(message.outcomes) + message.dropped
         self.in_flight = sum(message.in_flight.values())
+        self.spans_sent += message.spans_sent
+        self.spans_dropped += message.spans_dropped
         self._on_telemetry(self, message)

@@ -57,6 +57,8 @@ class Routers:
         self._settings = router_settings(config)
         self._listeners = RouterListeners(config.listen)
         self._workers: dict[str, Worker] = {}
+        self._ended: dict[str, Worker] = {}
+        """Name → the last that has ended: the next of that name counts on. As few as names are ever needed."""
         self._unasked: set[str] = set()
         """Those whose table this server has to import, and that have not greeted yet."""
         self._released = False
@@ -171,6 +173,8 @@ class Routers:
         worker = Worker(
             self._state, name, on_hello=self._hello, on_telemetry=self._telemetry, on_lost=self._look.set
         )
+        if (before := self._ended.pop(name, None)) is not None:
+            worker.count_on(before)
         self._workers[name] = worker
         if self._table is not None:
             worker.link.send_table(self._table)
@@ -245,6 +249,7 @@ class Routers:
             if not worker.ended():
                 continue
             del self._workers[worker.name]
+            self._ended[worker.name] = worker
             self._shares.left(worker.name)
             await worker.forget()
             if worker.process is not None:

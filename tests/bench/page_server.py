@@ -10,12 +10,14 @@ from pathlib import Path
 
 import msgspec
 
+from llmgw.config.catalog import Catalog
 from llmgw.fleet.settings import FleetSettings
 from llmgw.messages.findings import Finding
 from llmgw.messages.routes import Outcome, Telemetry
 from llmgw.server.admin.app import create_admin_app
 from llmgw.server.asgi import serve_asgi
 from llmgw.server.backend import Backend
+from llmgw.server.catalogs import ruling_catalog
 from llmgw.server.hub import Hub
 from llmgw.server.ids import RandomIds
 from llmgw.server.loop_watch import LoopWatch
@@ -47,7 +49,8 @@ class PageServer:
 
     def __init__(self, state: Path, *, nodes: int, replicas: int, models: int) -> None:
         self._state = state
-        self._size = (nodes, replicas, models)
+        self._nodes = nodes
+        self._catalog = (models, replicas)
         self._ready = threading.Event()
         self.pauses = LoopWatch()
         self.url = ""
@@ -70,13 +73,14 @@ class PageServer:
         store = await Store.open(self._state, time.time())
         try:
             await store.create_token("bench", hash_secret(TOKEN), time.time())
-            self.hub = self._hub(store)
+            revision, catalog, _ = await ruling_catalog(store, mixed_catalog(*self._catalog), time.time())
+            self.hub = self._hub(store, catalog)
             backend = Backend(
                 self.hub,
                 store,
                 listen="127.0.0.1:8080",
                 config_path=None,
-                revision=1,
+                revision=revision,
                 started_at=time.time(),
                 routers=lambda: ["router-1"],
                 problems=list,
@@ -103,9 +107,7 @@ class PageServer:
             self._ready.set()
             await store.close()
 
-    def _hub(self, store: Store) -> Hub:
-        nodes, replicas, models = self._size
-        catalog = mixed_catalog(models, replicas)
+    def _hub(self, store: Store, catalog: Catalog) -> Hub:
         hub = Hub(
             epoch=store.epoch,
             catalog=catalog,
@@ -115,7 +117,7 @@ class PageServer:
             memory=StoreMemory(store),
             publish=lambda table: None,
         )
-        large = LargeFleet(catalog, nodes, now=time.monotonic(), fleet=hub.fleet)
+        large = LargeFleet(catalog, self._nodes, now=time.monotonic(), fleet=hub.fleet)
         large.register_all()
         large.until_quiet()
         for number, node in enumerate(hub.fleet.nodes.values()):
@@ -123,7 +125,9 @@ class PageServer:
             if number % FAULTY_EVERY == 0:
                 node.inventory = msgspec.structs.replace(node.inventory, findings=[FAULT])
         rng = random.Random(1)
-        hub.telemetry("router-1", Telemetry(outcomes=[_outcome(rng, models) for _ in range(REQUESTS)]))
+        hub.telemetry(
+            "router-1", Telemetry(outcomes=[_outcome(rng, len(catalog.models)) for _ in range(REQUESTS)])
+        )
         return hub
 
 

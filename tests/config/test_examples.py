@@ -13,6 +13,7 @@ from llmgw.config.load import load_agent_config, load_server_config
 from llmgw.config.schema import Path as KeyPath
 from llmgw.config.schema import key_paths, meanings, shape_at
 from llmgw.config.server import Cors, ServerConfig
+from llmgw.config.tracing import Tracing
 from llmgw.config.yaml_lines import Node, read_yaml
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -78,7 +79,7 @@ def test_the_defaults_that_an_example_shows_are_the_defaults(tmp_path: Path) -> 
     (tmp_path / "server.yaml").write_text(uncommented(EXAMPLES / "server.yaml"))
     server, empty = load_server_config(tmp_path / "server.yaml", {}), load_server_config(None, {})
     # How many workers are the default depends on the machine, and some keys have none to show.
-    without = {"workers": None, "trusted_proxies": [], "cors": Cors()}
+    without = {"workers": None, "trusted_proxies": [], "cors": Cors(), "tracing": Tracing()}
     assert (server.liveness, server.router.model_copy(update=without)) == (empty.liveness, empty.router)
 
 

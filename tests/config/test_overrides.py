@@ -78,7 +78,7 @@ SENTENCES = {
         {"LLMGW_AGENT__": "/ca"},
         "environment variable LLMGW_AGENT__: no such key; the keys here are node_id, server, tls, mgmt_addr, "
         "mgmt_interface, heartbeat_interval, reconnect_base, reconnect_max, fabrics, discovery, "
-        "engines, supervisor, weights, release_key, oldest_release",
+        "engines, supervisor, weights, metrics, release_key, oldest_release",
     ),
     "a key below one value": (
         {"LLMGW_AGENT__NODE_ID__X": "1"},

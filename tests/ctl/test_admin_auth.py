@@ -122,7 +122,7 @@ def test_metrics_need_no_token_on_this_host_and_one_everywhere_else(
     scraped = httpx.get(f"{served.url}/metrics", trust_env=False)
     assert scraped.status_code == 200
     assert scraped.headers["content-type"].startswith("text/plain; version=")
-    assert scraped.text == backend.metrics().decode()
+    assert scraped.text == asyncio.run(backend.metrics()).decode()
     secure = create_admin_app(backend, secure=True)
     assert call(secure, "127.0.0.1", "/metrics", host="127.0.0.1:8081") == 200
     assert call(secure, "::1", "/metrics", host="[::1]:8081") == 200

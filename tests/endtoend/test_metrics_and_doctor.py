@@ -18,6 +18,7 @@ import yaml
 from llmgw.pki.authority import Authority
 from llmgw.pki.files import install_pair
 from llmgw.pki.handout import write_files
+from llmgw.server.admin.reads import GZIP_FROM_BYTES
 from llmgw.sim.hardware import set_machine, set_port
 from tests.endtoend.conftest import RunningFleet, until
 from tests.server.exposition import families, lint, value
@@ -28,6 +29,7 @@ DAY = 86400.0
 def scrape(fleet: RunningFleet) -> str:
     answer = httpx.get(f"{fleet.demo.admin}/metrics", trust_env=False, timeout=10)
     assert answer.status_code == 200
+    assert (answer.headers.get("content-encoding") == "gzip") == (len(answer.text) > GZIP_FROM_BYTES)
     return answer.text
 
 
@@ -58,6 +60,22 @@ def test_a_scrape_tells_what_the_admin_api_tells(fleet: RunningFleet) -> None:
     text = scrape(fleet)
     assert lint(text) == []
     assert value(text, "llmgw_settling") == 0
+    assert value(text, "llmgw_agent_sessions") == 4
+    assert value(text, "llmgw_transitions_total", kind="node", event="joined") == 4
+    assert value(text, "llmgw_replica_start_seconds_count", model="demo/small") == 2
+    assert value(text, "llmgw_replica_failures_total", model="demo/small") == 0
+    for name in ("llmgw_turn_seconds", "llmgw_reconcile_seconds", "llmgw_placement_seconds"):
+        assert value(text, f"{name}_count"), name
+    assert value(text, "llmgw_agent_call_seconds_count", call="report")
+    assert value(text, "llmgw_agent_command_seconds_count")
+    assert value(text, "llmgw_gpu_power_limit_watts", node="node01", gpu="0") == 700
+    assert value(text, "llmgw_gpu_ecc_errors_total", node="node01", gpu="0", kind="corrected") == 0
+    assert value(text, "llmgw_gpu_throttled", node="node01", gpu="0", reason="thermal") == 0
+    port = {"node": "node01", "adapter": "mlx5_0", "port": "1"}
+    assert value(text, "llmgw_ib_port_counter_total", **port, counter="link_downed") is not None
+    for replica in fleet.ready("demo/small"):
+        at = {"model": "demo/small", "endpoint": replica["replica_id"]}
+        assert value(text, "llmgw_endpoint_in_flight", **at) is not None
     assert value(text, "llmgw_nodes", state="ready") == 4
     for node in fleet.get("nodes"):
         name = node["node_id"]

@@ -27,7 +27,7 @@ from llmgw.sim.scenarios.server_restart import server_restart
 from tests.endtoend.conftest import RunningFleet, until
 from tests.endtoend.servers import Server, server
 from tests.engines.running import Program, sim_engine
-from tests.server.exposition import families
+from tests.server.exposition import families, value
 
 T = TypeVar("T")
 MODEL = "local"
@@ -75,6 +75,10 @@ class Clients:
         until(lambda: self._load.counts()["served"] >= target, 60)
 
     @property
+    def served(self) -> int:
+        return self._load.counts()["served"]
+
+    @property
     def failed(self) -> list[str | None]:
         return [request.outcome for request in self._load.failed]
 
@@ -112,6 +116,12 @@ def samples(running: Server, name: str) -> dict[str, float]:
     return {sample.labels["router"]: sample.value for sample in family.samples if sample.name == name}
 
 
+def counted(running: Server) -> float:
+    """Requests that were served, of all routers that there are and were."""
+    text = httpx.get(f"{running.admin}/metrics", trust_env=False).text
+    return value(text, "llmgw_requests_total", model=MODEL, status_class="2xx") or 0.0
+
+
 def ask_anew(running: Server) -> None:
     """A request over a connection of its own."""
     answer = httpx.get(f"{running.api}/v1/models", trust_env=False, timeout=20)
@@ -127,6 +137,11 @@ def test_both_serve_and_one_that_is_killed_costs_only_its_own_requests(start: Ca
             until(lambda: all(samples(running, "llmgw_router_requests_total").get(name) for name in before), 30)
             assert all(name in running.ctl("status") for name in before)
         assert clients.failed == []
+        until(
+            lambda: counted(running) >= clients.served, 20
+        )  # both routers' are in one count, and none is missing
+        told, all_told = samples(running, "llmgw_router_requests_total"), counted(running)
+        assert sum(told.values()) >= all_told
         killed = before["router-0"]
         killed_at = time.monotonic()
         os.kill(killed, signal.SIGKILL)
@@ -134,6 +149,9 @@ def test_both_serve_and_one_that_is_killed_costs_only_its_own_requests(start: Ca
             ask_anew(running)  # none is refused, none is cut: it was not connected when its router died
             assert time.monotonic() - killed_at < 20
         assert before["router-1"] in new
+        now = samples(running, "llmgw_router_requests_total")
+        assert all(now[name] >= told[name] for name in now.keys() & told.keys()), (told, now)
+        assert counted(running) >= all_told
         print(f"replaced after {time.monotonic() - killed_at:.2f} s")
         # Under load only what it was answering is lost: a client is cut once at most, and none is refused.
         with Clients(running) as clients:

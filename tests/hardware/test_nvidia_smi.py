@@ -282,3 +282,18 @@ def test_any_cell_at_all_costs_no_other_gpu(cell: str, column: int) -> None:
     cells[column] = cell
     read = parse_gpus("\n".join([HEADING, ", ".join(cells).replace("\x0b", " "), row(1)]))
     assert [gpu.uuid for gpu in read.gpus if gpu.index == 1 and gpu.usable][-1:] == [uuid(1)]
+
+
+def test_power_memory_errors_and_throttling_are_read_and_words_for_unknown_are_none() -> None:
+    heading = (
+        "index, uuid, name, power.draw [W], power.limit [W], ecc.errors.corrected.volatile.total, "
+        "clocks_event_reasons.active"
+    )
+    rows = (
+        "0, GPU-00000000, NVIDIA H200, 612.34 W, 700.00 W, 12, 0x0000000000000024",
+        "1, GPU-00000001, NVIDIA H200, 66.00, [N/A], [N/A], Not Active",
+        "2, GPU-00000002, NVIDIA H200, [Unknown Error], ERR!, -1, 0xzz",
+    )
+    gpus = parse_gpus("\n".join([heading, *rows])).gpus
+    told = [(gpu.power_w, gpu.power_limit_w, gpu.corrected_ecc, gpu.throttled) for gpu in gpus]
+    assert told == [(612.34, 700.0, 12, ["power", "thermal"]), (66.0, None, None, None), (None, None, None, None)]

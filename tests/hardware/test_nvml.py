@@ -88,6 +88,15 @@ class Library:
     def nvmlDeviceGetTotalEccErrors(self, gpu: dict[str, Any], kind: int, counter: int) -> Any:
         return answer(gpu, "ecc", 0)
 
+    def nvmlDeviceGetPowerUsage(self, gpu: dict[str, Any]) -> Any:
+        return answer(gpu, "power", 612_345)
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, gpu: dict[str, Any]) -> Any:
+        return answer(gpu, "limit", 700_000)
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: dict[str, Any]) -> Any:
+        return answer(gpu, "clocks", 0x01 | 0x04 | 0x40)
+
     def nvmlDeviceGetRemappedRows(self, gpu: dict[str, Any]) -> Any:
         return answer(gpu, "remapped", (0, 0, 0, 0))
 
@@ -244,3 +253,29 @@ def test_the_devices_of_a_cut_gpu_are_read_and_its_empty_slots_are_not() -> None
 def test_only_a_gpu_that_has_no_memory_of_its_own_is_of_unified_memory(memory: Any, unified: bool) -> None:
     (gpu,) = read_nvml(Library({"memory": memory})).gpus
     assert gpu.unified_memory == unified
+
+
+def test_power_and_what_holds_the_clocks_down_are_read() -> None:
+    (gpu,) = read_nvml(Library({})).gpus
+    assert (gpu.power_w, gpu.power_limit_w, gpu.corrected_ecc) == (612.345, 700.0, 0)
+    assert gpu.throttled == ["power", "thermal"]
+    (idle,) = read_nvml(Library({"clocks": 0x01})).gpus
+    assert idle.throttled == []
+
+
+def test_what_a_gpu_or_older_bindings_do_not_tell_of_power_is_unknown() -> None:
+    refused = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    (gpu,) = read_nvml(Library(dict.fromkeys(("power", "limit", "clocks", "ecc"), refused))).gpus
+    assert (gpu.power_w, gpu.power_limit_w, gpu.corrected_ecc, gpu.throttled) == (None, None, None, None)
+
+    class Old(Library):
+        def __getattribute__(self, name: str) -> Any:
+            if "Power" in name or "EventReasons" in name:
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+        def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: dict[str, Any]) -> Any:
+            return 0x08
+
+    (old,) = read_nvml(Old({})).gpus
+    assert (old.power_w, old.throttled) == (None, ["hardware"])

@@ -12,6 +12,21 @@ SCRIPT = "<script>alert(1)</script>"
 BREAKOUT = "\"'><img src=x onerror=alert(1)>"
 ESCAPES = "\x1b[31mred\x1b[0m \x1b]0;title\x07plain\x9b1mbold \x00\x07\u202eback"
 ESCAPED = "red plainbold back"
+PRINTED = [
+    ("plain", "plain"),
+    ("\x1b[1;31mERROR\x1b[0m x", "ERROR x"),
+    ("\x1b]8;;https://evil.example\x1b\\link\x1b]8;;\x1b\\", "link"),
+    ("\x1bP1$r0m\x1b\\after", "after"),
+    ("\x9b31mred\x9d0;title\x07x", "redx"),
+    ("cut \x1b[3", "cut "),
+    ("cut \x1b", "cut "),
+    ("  1%\r 50%\rdone\r", "done"),
+    ("tab\there", "tab\there"),
+    ("a\u202etxt.exe\u2066b\u200bc\xadd\U000e0041e", "atxt.exebcde"),
+    ("ünïcödé 漢字 🚀", "ünïcödé 漢字 🚀"),
+    ("", ""),
+]
+"""What a program prints, and how it reads."""
 
 
 def shard(name: str, rank: int, **changes: Any) -> ShardView:

@@ -10,7 +10,7 @@ import pytest
 from llmgw.server.admin.backend import AdminError
 from llmgw.server.pages.plain_text import LINE_CHARS_MAX, plain_line, plain_lines
 from tests.ctl.scripted import ScriptedBackend, ServedAdmin
-from tests.pages.models import ESCAPED, ESCAPES, SCRIPT, failed_replica, say
+from tests.pages.models import ESCAPED, ESCAPES, PRINTED, SCRIPT, failed_replica, say
 from tests.pages.visitor import Visitor
 
 LOGS = "/admin/replicas/chat-large-1a2b/logs"
@@ -103,23 +103,7 @@ def test_lines_that_mean_harm_are_text(visitor: Visitor, backend: ScriptedBacken
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", page)
 
 
-@pytest.mark.parametrize(
-    ("printed", "read"),
-    [
-        ("plain", "plain"),
-        ("\x1b[1;31mERROR\x1b[0m x", "ERROR x"),
-        ("\x1b]8;;https://evil.example\x1b\\link\x1b]8;;\x1b\\", "link"),
-        ("\x1bP1$r0m\x1b\\after", "after"),
-        ("\x9b31mred\x9d0;title\x07x", "redx"),
-        ("cut \x1b[3", "cut "),
-        ("cut \x1b", "cut "),
-        ("  1%\r 50%\rdone\r", "done"),
-        ("tab\there", "tab\there"),
-        ("a\u202etxt.exe\u2066b\u200bc", "atxt.exebc"),
-        ("ünïcödé 漢字 🚀", "ünïcödé 漢字 🚀"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("printed", "read"), PRINTED)
 def test_a_line_reads_as_a_terminal_would_leave_it(printed: str, read: str) -> None:
     assert plain_line(printed) == read
 

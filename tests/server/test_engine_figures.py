@@ -62,7 +62,13 @@ def test_a_replica_that_is_out_of_the_rotation_has_none(world: World) -> None:
 
 
 def test_metrics_add_up_what_a_models_engines_say(world: World) -> None:
-    tell(world, EngineFigures(running=4, waiting=2, cache_used=0.5), EngineFigures(running=1, cache_used=0.25))
+    one = EngineFigures(
+        running=4, waiting=2, cache_used=0.5, prefix_hits=0.5, prompt_tokens_per_s=300.0, tokens_per_s=40.0
+    )
+    other = EngineFigures(
+        running=1, cache_used=0.25, prefix_hits=0.1, prompt_tokens_per_s=100.0, tokens_per_s=2.5
+    )
+    tell(world, one, other)
     text = engine_text({"m": figures_by_model(world.fleet, world.now)["m"], "other": []})
     samples = {
         (sample.name, *sample.labels.values()): sample.value
@@ -73,6 +79,9 @@ def test_metrics_add_up_what_a_models_engines_say(world: World) -> None:
         ("llmgw_engine_requests", "m", "running"): 5,
         ("llmgw_engine_requests", "m", "waiting"): 2,
         ("llmgw_engine_cache_used_ratio", "m"): 0.5,
+        ("llmgw_engine_prefix_hit_ratio", "m"): 0.4,
+        ("llmgw_engine_prompt_tokens_per_second", "m"): 400,
+        ("llmgw_engine_tokens_per_second", "m"): 42.5,
     }
 
 

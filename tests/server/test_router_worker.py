@@ -8,7 +8,7 @@ from pathlib import Path
 
 from llmgw.messages.frames import encode_frame
 from llmgw.messages.router_files import RouterFiles, worker_name
-from llmgw.messages.routes import Hello
+from llmgw.messages.routes import Hello, Telemetry
 from llmgw.server.router_worker import SILENT_AFTER_S, Worker
 from tests.router.support import until
 
@@ -40,6 +40,9 @@ def test_one_that_has_closed_its_socket_is_silent_only_when_it_stays(tmp_path: P
             assert worker.view().state == "starting"  # found a moment ago
             worker.follow()
             await until(lambda: worker.link.connected, "it has greeted")
+            writers[0].write(encode_frame(Telemetry(spans_sent=3, spans_dropped=1)) * 2)
+            await until(lambda: worker.view().spans_sent == 6, "its spans are counted")
+            assert worker.view().spans_dropped == 2
             worker.greeted = True
             worker.finish(10.0)
             assert worker.view().state == "finishing"

@@ -22,7 +22,7 @@ from llmgw.pki.listener import ListenerCertificate
 log = structlog.get_logger("agent")
 
 RETRY_S = 15.0
-HANDSHAKE_S = 10.0
+HANDSHAKE_S = 5.0
 TOKEN_CHARS_MIN = 16
 _TOKEN_BYTES_MAX = 4096
 

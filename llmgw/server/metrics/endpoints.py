@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from llmgw.metrics.engines import requests_of
 from llmgw.metrics.family import Family, Sample
+from llmgw.server.figures import endpoint_figures
 from llmgw.server.metrics.source import Source
 
 _LABELS = ("model", "endpoint")
@@ -47,7 +49,21 @@ BREAKERS = Family(
     ("model", "state"),
     "2 × models",
 )
-FAMILIES = (ENDPOINTS, REQUESTS, IN_FLIGHT, BREAKER, BREAKERS)
+ENGINE_REQUESTS = Family(
+    "llmgw_endpoint_engine_requests",
+    "gauge",
+    "Requests that an endpoint's engine says it has running and waiting, whoever sent them",
+    (*_LABELS, "state"),
+    "2 × endpoints",
+)
+ENGINE_CACHE = Family(
+    "llmgw_endpoint_engine_cache_used_ratio",
+    "gauge",
+    "Share of its KV cache that an endpoint's engine says it uses",
+    _LABELS,
+    "endpoints",
+)
+FAMILIES = (ENDPOINTS, REQUESTS, IN_FLIGHT, BREAKER, BREAKERS, ENGINE_REQUESTS, ENGINE_CACHE)
 
 
 def endpoint_text(source: Source) -> str:
@@ -60,6 +76,13 @@ def endpoint_text(source: Source) -> str:
     in_flight = _in_flight(source, routed)
     hub.requests.keep_endpoints(in_flight)
     breakers = _breakers(source)
+    figures = endpoint_figures(hub.fleet, hub.clock.monotonic()).figures
+    said = [
+        ((model, endpoint), figures[endpoint])
+        for model, endpoints in routed
+        for endpoint in endpoints
+        if endpoint in figures
+    ]
     ended = sorted(hub.requests.endpoints.items())
     return (
         ENDPOINTS.text(((model,), len(endpoints)) for model, endpoints in routed)
@@ -74,6 +97,8 @@ def endpoint_text(source: Source) -> str:
             for state in BREAKER_STATES
         )
         + BREAKERS.text(_counts(routed, source))
+        + ENGINE_REQUESTS.grouped((at, requests_of([figure])) for at, figure in said)
+        + ENGINE_CACHE.text((at, figure.cache_used) for at, figure in said)
     )
 
 

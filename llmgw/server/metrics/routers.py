@@ -27,7 +27,14 @@ REQUESTS = Family(
     ("router",),
     "routers that live",
 )
-FAMILIES = (STATE, IN_FLIGHT, REQUESTS)
+SPANS = Family(
+    "llmgw_router_spans_total",
+    "counter",
+    "Spans of traces that the collector took from the routers of a name (sent), and that were dropped",
+    ("router", "state"),
+    "2 × routers that live",
+)
+FAMILIES = (STATE, IN_FLIGHT, REQUESTS, SPANS)
 
 
 def router_text(source: Source) -> str:
@@ -37,4 +44,7 @@ def router_text(source: Source) -> str:
         STATE.text(((view.name, name), int(view.state == name)) for view in views for name in STATES)
         + IN_FLIGHT.text(((view.name,), view.in_flight) for view in views)
         + REQUESTS.text(((view.name,), view.requests) for view in views)
+        + SPANS.grouped(
+            ((view.name,), [("sent", view.spans_sent), ("dropped", view.spans_dropped)]) for view in views
+        )
     )

@@ -15,7 +15,10 @@ _ESCAPES = re.compile(
     r"|\x1b[ -/]*[0-~]?"
 )
 """CSI, then OSC and the other strings, then what else begins with ESC (ECMA-48, sections 5.3 to 5.6)."""
-_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_UNSEEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    r"\U000e0000-\U000e007f]"
+)
 """Controls, what has no width, and what turns the direction of writing: a line must read as it was printed."""
 
 

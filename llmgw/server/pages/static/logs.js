@@ -26,7 +26,7 @@ let timer = null;
 
 /** The next piece of the output; the first time, its last lines. */
 async function ask() {
-  if (asking || over || !following) return;
+  if (asking || over || !following || document.hidden) return;
   asking = true;
   clearTimeout(timer);
   let wait = EVERY_MS;
@@ -36,7 +36,7 @@ async function ask() {
       credentials: "same-origin", cache: "no-store", redirect: "manual", signal: AbortSignal.timeout(PATIENCE_MS),
     });
     const view = await answer.json().catch(() => ({}));
-    if (!answer.ok) refused(answer.status, view.message ?? `the server answered ${answer.status}`);
+    if (!answer.ok) refused(answer.status, view.code, view.message ?? `the server answered ${answer.status}`);
     else {
       take(view);
       // What is behind by more than one piece is caught up with at once.
@@ -51,14 +51,14 @@ async function ask() {
   if (!over) timer = setTimeout(ask, wait);
 }
 
-function refused(status, message) {
+function refused(status, code, message) {
   if (status === 401) {
     end("Your session has ended.");
     const login = document.createElement("a");
     login.href = `/admin/login?over=1&next=${encodeURIComponent(location.pathname + location.search)}`;
     login.textContent = "Log in again";
     said.append(" ", login);
-  } else if (status === 404 && offset !== null) {
+  } else if (code === "unknown-replica" && offset !== null) {
     end("The replica is gone; nothing more will come.");
   } else {
     failed(`${message[0].toUpperCase()}${message.slice(1)}; trying again.`);
@@ -147,6 +147,7 @@ log.addEventListener("scroll", () => {
 button.addEventListener("click", () => {
   follow(!following);
 });
+document.addEventListener("visibilitychange", ask);
 button.hidden = false;
 toEnd();
 ask();
