@@ -56,7 +56,7 @@ from llmgw.server.limits.readings import limit_readings
 from llmgw.server.limits.watch import LimitWatch
 from llmgw.server.limits.words import limit_event, limit_findings, silent_findings
 from llmgw.server.news import News
-from llmgw.server.node_findings import node_findings
+from llmgw.server.node_findings import certificate_findings_of, node_findings
 from llmgw.server.node_questions import NodeQuestions
 from llmgw.server.recent.rates import RecentRates
 from llmgw.server.recent.requests import RecentRequests
@@ -446,7 +446,8 @@ class Hub:
         shards = self.fleet.shards_on(node.node_id) if shards is None else shards
         now = self.clock.monotonic()
         clone, version = self.clones.sentence(node.node_id, now), self.too_different.sentence(node.node_id, now)
-        return node_findings(node, shards, clone, version)
+        expired = certificate_findings_of(node, self.clock.wall())
+        return [*expired, *node_findings(node, shards, clone, version)]
 
     # What models do.
 

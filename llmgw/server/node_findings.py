@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from llmgw.fleet.model import Node, NodeState, Replica, Shard
 from llmgw.messages.findings import Finding
+from llmgw.pki.certificates import day
 
 
 def node_findings(
@@ -71,3 +72,20 @@ def _gpus_gone(node: Node, shards: Iterable[tuple[Replica, Shard]]) -> list[Find
                 )
             )
     return found
+
+
+def certificate_findings_of(node: Node, wall: float) -> list[Finding]:
+    """That the certificate of a node that is away has ended: it cannot say so itself any more, nor come back."""
+    ends = node.certificate_expires_at
+    if node.state is NodeState.READY or ends is None or ends > wall:
+        return []
+    return [
+        Finding(
+            check="certificate-expired",
+            severity="error",
+            where=node.node_id,
+            what=f"{node.node_id} is {node.state}, and its certificate expired on {day(ends)}",
+            why="its agent is refused until it has another; what runs there goes on",
+            remedy=f"`llmgw ctl cert renew {node.node_id}` on the authority's host; copy the files to it",
+        )
+    ]

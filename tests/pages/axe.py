@@ -21,6 +21,7 @@ PAGES = [
     "/admin/models/chat-small",
     "/admin/replicas/chat-large-1a2b/logs",
     "/admin/history",
+    "/admin/audit",
     "/admin/nothing/here",
 ]
 """Every page that the fixture `served` can show."""

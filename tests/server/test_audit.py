@@ -51,6 +51,7 @@ def test_what_is_refused_is_kept_with_the_sentence_and_what_only_asks_is_not(wit
         await made.delete("nodes/n9?force=1")
         await made.post("no/such/route")
         await made.post("catalog/plan", models=[model()])
+        await made.refused(await made.post("catalog/plan", revision=99), 404, "unknown_revision")
         for path in ("nodes", "audit", "history", "nothing"):
             await made.get(path)
         found = [*reversed(await made.get("audit"))]
@@ -307,11 +308,9 @@ def test_wrong_tokens_of_headers_and_of_the_form_are_in_the_log_also_those_not_l
 
 
 def test_a_form_s_fields_are_told_as_a_body_s_are_and_no_others() -> None:
-    form = (
-        b"csrf=secret&token=secret&replicas=3&model=org%2Fa&profile=p&models=a&models=b&force=&note=%F0%9F%8E%89"
-    )
+    form = b"csrf=secret&message=secret&replicas=3&model=org%2Fa&profile=p&models=a&models=b&force=&note=%C3%BC"
     kind = "application/x-www-form-urlencoded; charset=utf-8"
-    assert wish_of("/admin/scale", {}, b"", kind, form) == ("org/a/p", "note 🎉; replicas 3; models a, b")
+    assert wish_of("/admin/scale", {}, b"", kind, form) == ("org/a/p", "note ü; replicas 3; models a, b")
     assert wish_of("/admin/nodes/{node}", {"node": "n1"}, b"force=1&said=x", kind, b"") == ("n1", "force 1")
 
 

@@ -76,6 +76,22 @@ def test_nodes_that_are_away_and_replicas_out_of_the_rotation_are_problems(with_
     with_plane(body)
 
 
+def test_a_node_that_is_away_since_its_certificate_ended_says_that_it_did(with_plane: WithPlane) -> None:
+    async def body(plane: Plane) -> None:
+        node = plane.hub.fleet.nodes["n1"]
+        node.certificate_expires_at = plane.hub.clock.wall() - 60
+        assert "certificate-expired" not in await problems(plane), "it is heard, so it has another"
+        node.state = NodeState.UNREACHABLE
+        finding = (await problems(plane))["certificate-expired"]
+        assert finding["where"] == "n1"
+        assert finding["what"].startswith("n1 is unreachable, and its certificate expired on ")
+        assert "`llmgw ctl cert renew n1`" in finding["remedy"]
+        node.certificate_expires_at = plane.hub.clock.wall() + 60
+        assert "certificate-expired" not in await problems(plane)
+
+    with_plane(body)
+
+
 def test_nodes_that_fall_silent_together_are_an_error_of_the_server_s_own_until_they_are_back(
     with_plane: WithPlane,
 ) -> None:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llmgw.server.admin.backend import AdminAudit, AdminBackend
 from llmgw.server.admin.border import CATALOG_BYTES_MAX
-from llmgw.server.audit.wishes import NO_CHANGE, cleaned, wish_of
+from llmgw.server.audit.wishes import ASKS_ONLY, NOT_LET_IN, cleaned, wish_of
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 DEFECT = "the server failed on this request, which is a defect of it; its log has the details"
@@ -92,7 +92,7 @@ class _Asked:
             return
         self._over = True
         route, path_params = self._route()
-        if status < 400 and (self._scope["method"], route) in NO_CHANGE:
+        if route in ASKS_ONLY and status not in NOT_LET_IN:
             return
         kind = self._headers.get(b"content-type", "")
         subject, summary = wish_of(route, path_params, self._scope["query_string"], kind, bytes(self._body))

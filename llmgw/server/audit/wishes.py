@@ -17,10 +17,9 @@ from llmgw.messages.secrets import HIDDEN, without_secrets
 TEXT_CHARS_MAX = 200
 NAMES_SHOWN_MAX = 5
 FIELDS_MAX = 100
-NO_CHANGE = frozenset(
-    {("POST", "/api/v1/catalog/plan"), ("POST", "/admin/playground"), ("POST", "/admin/playground/chat")}
-)
-"""What is no GET, and yet asks only."""
+ASKS_ONLY = frozenset({"/api/v1/catalog/plan", "/admin/playground", "/admin/playground/chat"})
+"""What is no GET, and yet changes nothing. In the log is who was not let in to it."""
+NOT_LET_IN = frozenset({401, 403})
 
 _TOKEN = re.compile(r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
 
