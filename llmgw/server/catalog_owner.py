@@ -156,7 +156,7 @@ class CatalogOwner:
         confirm = ready_stops(self._hub.fleet, self._hub.catalog, catalog).confirm
         if confirm is not None and not confirmed:
             raise AdminError(
-                409, NEEDS_CONFIRMATION, f"not applied: {confirm}; say so with --yes if that is meant"
+                409, NEEDS_CONFIRMATION, f"not applied: {confirm}; confirm it (`--yes`) if that is meant"
             )
         # Once on its way it is carried through, also when whoever asked hangs up: disk and memory must agree.
         return await asyncio.shield(asyncio.ensure_future(self._commit(catalog, static, by, note)))
