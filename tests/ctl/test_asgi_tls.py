@@ -43,7 +43,7 @@ def test_who_never_reads_the_answer_is_let_go(
             async with asyncio.timeout(10):
                 while not server.server_state.connections:  # noqa: ASYNC110 - the server sets no event
                     await asyncio.sleep(0.01)
-                while server.server_state.connections:  # noqa: ASYNC110
+                while server.server_state.connections:  # noqa: ASYNC110 - the server sets no event
                     await asyncio.sleep(0.01)
         await server.stop(1)
 
