@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+from llmgw.config.own_program import is_frozen
 from llmgw.sim.hardware import hold_gpu_memory, set_gpu, set_machine, set_port
 from llmgw.sim.planted.fault import Fault
 from llmgw.sim.planted.site import Site
@@ -128,5 +129,8 @@ FAULTS = [
     Fault(name="a port without a manager", check="fabric-no-subnet-manager", where="mlx5_1", running=_no_manager),
     Fault(name="a node loses its power", check="node-lost", where="node07", running=_lost),
     Fault(name="an agent falls silent", check="node-unreachable", where="node08", running=_unreachable),
-    Fault(name="an agent of another version", check="agent-version", where="node09", running=_version),
 ]
+if not is_frozen():
+    FAULTS.append(
+        Fault(name="an agent of another version", check="agent-version", where="node09", running=_version)
+    )

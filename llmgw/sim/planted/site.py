@@ -6,7 +6,6 @@ A model is bound to a fabric, so that it is known beforehand where it runs.
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from typing import Any
 import httpx
 import yaml
 
-from llmgw.config.own_program import is_frozen
 from llmgw.sim.demo_files import write_private
 from llmgw.sim.demo_fleet import DemoError, DemoFleet
 from llmgw.sim.fabric.change import fabric_path
@@ -122,14 +120,11 @@ class Site:
 
         self._requests.append(asyncio.create_task(wait()))
 
-    def restart_as(self, node: str, version: str) -> bool:
-        """Start a node's agent again as another version of llmgw; False where this program cannot."""
-        if is_frozen():
-            return False
+    def restart_as(self, node: str, version: str) -> None:
+        """Start a node's agent again as another version of llmgw, which takes a Python (`is_frozen`)."""
         self.fleet.kill_node(node)
         start = f"import llmgw; llmgw.__version__ = {version!r}; from llmgw.__main__ import main; main()"
         self.fleet.start_agent(node, program=[sys.executable, "-c", start])
-        return True
 
     async def close(self) -> None:
         """Give up what still waits."""
@@ -154,8 +149,3 @@ def _edited(path: Path) -> Iterator[dict[str, Any]]:
     config = yaml.safe_load(path.read_text())
     yield config
     write_private(path, yaml.safe_dump(config, sort_keys=False))
-
-
-def runs_as_root() -> bool:
-    """Root may read what is closed to others, and so has fewer faults."""
-    return os.geteuid() == 0
