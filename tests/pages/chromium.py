@@ -54,7 +54,8 @@ def open_drawing(page: Any) -> None:
     page.wait_for_selector("#legend span", state="attached")
     # The module is there already: this only gives its own instance a name.
     page.evaluate(
-        "async () => { const found = await import(document.querySelector('script[type=module]').src);"
+        "async () => {"
+        " const found = await import(document.querySelector('script[src$=\"drawing/main.js\"]').src);"
         " window.drawing = found.drawing; }"
     )
 

@@ -493,7 +493,7 @@ def test_the_pages_around_it(browser: Any, served: ServedAdmin, tmp_path: Path) 
         log_in(page, served.url, "/admin")
         assert "port 1 of mlx5_1 is DOWN" in page.locator("main").inner_text()
         keep_screenshot(page, tmp_path, f"overview-{width}-{scheme}")
-        page.get_by_role("link", name="Fabrics").click()
+        page.locator("nav").get_by_role("link", name="Fabrics").click()
         assert "2 below their rate" in page.locator("main").inner_text()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         keep_screenshot(page, tmp_path, f"fabrics-{width}-{scheme}")
