@@ -62,7 +62,7 @@ function begin() {
   }
 
   function addTurn(role, who) {
-    const turn = document.createElement("li");
+    const turn = document.createElement("div");
     turn.className = `turn ${role}`;
     const name = document.createElement("p");
     name.className = "who-said";
