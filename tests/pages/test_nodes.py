@@ -143,7 +143,7 @@ def test_what_is_not_known_of_a_gpu_is_a_dash_and_what_differs_has_a_column(
     said = words(read(visitor, "/admin/nodes/node01"))
     assert "0 NVIDIA H200 ✕ broken it hangs chat-large-1a2b rank 0 – – – – – – off –" in said
     assert "▲ 3 uncorrectable memory errors 1,200 corrected memory errors" in said
-    assert "▲ Xid 63 (2 times), 94 (1 times) in the kernel's log ▲ clocks held down: power, thermal" in said
+    assert "▲ Xid 63 (2 times), 94 (once) in the kernel's log ▲ clocks held down: power, thermal" in said
     assert "412 of 700 W" in said
     assert "none none on its NUMA node cut into 3g.40gb, unknown 570.1" in said
 
@@ -190,6 +190,34 @@ def test_a_node_shows_what_runs_there_and_how_it_stands(visitor: Visitor) -> Non
     ):
         assert f'href="{link}"' in page
         assert visitor.http.get(link).status_code in (200, 303), link
+
+
+def test_what_the_fleet_alone_finds_of_a_node_is_said_where_the_node_is(
+    visitor: Visitor, backend: ScriptedBackend
+) -> None:
+    own = Finding(check="gpu-xid", severity="warning", where="node01 GPU 3", what="node01: GPU 3 said Xid 94")
+    backend.nodes_known = [
+        node("node01", findings=[own]),
+        node("node10", state="unreachable", reason="no message for 15 s, but its shards work"),
+    ]
+    backend.problems = [
+        Finding(
+            check="node-unreachable",
+            severity="warning",
+            where="node10",
+            what="node10 is unreachable: no message for 15 s, but its shards work",
+            remedy="look at the machine",
+        )
+    ]
+    said = words(read(visitor, "/admin/nodes/node10"))
+    assert "Nothing is wrong" not in said
+    assert "What is wrong 1 ▲ warning node10 is unreachable: no message for 15 s" in said
+    assert "look at the machine" in said
+    assert "What is wrong 1 " in words(read(visitor, "/admin/nodes/node01")), "its own finding, and once"
+    page = read(visitor, "/admin/nodes?q=node-unreachable")
+    assert re.findall(r'<th scope="row"><a href="/admin/nodes/(\w+)">', page) == ["node10"]
+    assert re.search(r'<td class="number">1</td>\s*</tr>', page), "it is counted"
+    assert "node-unreachable" in read(visitor, "/admin").partition('id="nodes"')[2], "on its tile"
 
 
 def test_a_node_shows_its_agent_its_certificate_and_its_engines(

@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from llmgw.hardware.counters import counter_text
 from llmgw.messages.admin import NodeView, ReplicaView, ShardView
 from llmgw.messages.agent import Gpu, Port
+from llmgw.messages.findings import Finding
 from llmgw.server.pages.node_words import GPU_TONES, Badge, Tone, gpu_states
 
 # Of `counters` and `hw_counters` (Documentation/ABI/stable/sysfs-class-infiniband, and those of mlx5): what
@@ -46,6 +49,18 @@ class PortRow:
     fabric: str | None
     state: Badge
     errors: list[tuple[str, str]]
+
+
+def with_findings(nodes: Iterable[NodeView], findings: Iterable[Finding]) -> list[NodeView]:
+    """The nodes, each with all that is found of it: what its view has, and what only the fleet's `findings` have,
+    such as that it is lost."""
+    nodes = list(nodes)
+    found: dict[str, list[Finding]] = {node.node_id: list(node.findings) for node in nodes}
+    for finding in findings:
+        of_it = found.get(finding.where.partition(" ")[0])
+        if of_it is not None and finding not in of_it:
+            of_it.append(finding)
+    return [msgspec.structs.replace(node, findings=found[node.node_id]) for node in nodes]
 
 
 def running_on(node_id: str, replicas: Iterable[ReplicaView]) -> list[Running]:
@@ -104,17 +119,23 @@ def _peers(gpu: Gpu, gpus: int) -> str | None:
 def _notes(gpu: Gpu) -> list[Badge]:
     notes = []
     if gpu.uncorrected_ecc:
-        notes.append(Badge("warn", f"{gpu.uncorrected_ecc:,} uncorrectable memory errors"))
+        notes.append(Badge("warn", f"{gpu.uncorrected_ecc:,} uncorrectable memory {_errors(gpu.uncorrected_ecc)}"))
     if gpu.corrected_ecc:
-        notes.append(Badge("quiet", f"{gpu.corrected_ecc:,} corrected memory errors"))
+        notes.append(Badge("quiet", f"{gpu.corrected_ecc:,} corrected memory {_errors(gpu.corrected_ecc)}"))
     if gpu.xids:
-        counts = ", ".join(f"{xid} ({count:,} times)" for xid, count in sorted(gpu.xids.items()))
+        counts = ", ".join(
+            f"{xid} ({'once' if count == 1 else f'{count:,} times'})" for xid, count in sorted(gpu.xids.items())
+        )
         notes.append(Badge("warn", f"Xid {counts} in the kernel's log"))
     if gpu.throttled:
         # A GPU at its power limit works as it should.
         tone: Tone = "quiet" if gpu.throttled == ["power"] else "warn"
         notes.append(Badge(tone, f"clocks held down: {', '.join(gpu.throttled)}"))
     return notes
+
+
+def _errors(count: int) -> str:
+    return "error" if count == 1 else "errors"
 
 
 def _mig(gpu: Gpu) -> str | None:

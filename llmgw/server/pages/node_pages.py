@@ -15,7 +15,7 @@ from llmgw.server.admin.backend import AdminBackend, AdminError
 from llmgw.server.pages.addresses import node_url
 from llmgw.server.pages.changes import SAID, read_change, shown_again
 from llmgw.server.pages.handlers import as_page
-from llmgw.server.pages.node_facts import gpu_rows, port_rows, running_on, shared_facts
+from llmgw.server.pages.node_facts import gpu_rows, port_rows, running_on, shared_facts, with_findings
 from llmgw.server.pages.node_list import find_nodes
 from llmgw.server.pages.node_words import node_badges
 from llmgw.server.pages.places import Places
@@ -38,10 +38,10 @@ def node_routes(backend: AdminBackend) -> list[Route]:
         asked = " ".join(request.query_params.get("q", "").split())
         if asked:
             border.plain_name(asked, "q")
-        known = backend.nodes()
+        server = backend.server()
+        known = with_findings(backend.nodes(), server.problems)
         found = find_nodes(known, asked)
         rows = [(node, node_badges(node)) for node in found[:ROWS_MAX]]
-        server = backend.server()
         return page(request, "nodes.html", q=asked, rows=rows, found=len(found), known=len(known), server=server)
 
     async def node(request: Request) -> Response:
@@ -51,6 +51,8 @@ def node_routes(backend: AdminBackend) -> list[Route]:
         view = next((each for each in views if each.node_id == name), None)
         if view is None:
             return _unknown(request, name, views)
+        server = backend.server()
+        [view] = with_findings([view], server.problems)
         running = running_on(name, backend.replicas())
         history, history_problem = await _history(name)
         return page(
@@ -58,7 +60,7 @@ def node_routes(backend: AdminBackend) -> list[Route]:
             "node.html",
             node=view,
             badges=node_badges(view),
-            server=backend.server(),
+            server=server,
             problems=group_problems(view.findings, Places.of([view], (), (), ())),
             shared=shared_facts(view.gpus),
             gpus=gpu_rows(view, running),

@@ -13,6 +13,7 @@ from llmgw.server.pages.changes import SAID
 from llmgw.server.pages.gpu_tiles import TILES_MAX, node_tile
 from llmgw.server.pages.handlers import as_page
 from llmgw.server.pages.model_rows import model_rows
+from llmgw.server.pages.node_facts import with_findings
 from llmgw.server.pages.places import Places
 from llmgw.server.pages.problems import count_severities, group_problems
 from llmgw.server.pages.rendering import page
@@ -24,7 +25,8 @@ def overview_routes(backend: AdminBackend) -> list[Route]:
 
     async def home(request: Request) -> Response:
         border.only_parameters(request, SAID)
-        server, nodes, replicas, models = backend.server(), backend.nodes(), backend.replicas(), backend.models()
+        server, replicas, models = backend.server(), backend.replicas(), backend.models()
+        nodes = with_findings(backend.nodes(), server.problems)
         fabrics = await backend.drawings.overview()
         rates = backend.recent.rates()
         places = Places.of(nodes, replicas, models, fabrics)

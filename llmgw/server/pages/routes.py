@@ -19,7 +19,7 @@ from llmgw.server.pages.model_pages import model_routes
 from llmgw.server.pages.node_pages import node_routes
 from llmgw.server.pages.overview import overview_routes
 from llmgw.server.pages.playground_page import playground_routes
-from llmgw.server.pages.rendering import PAGE_HEADERS, error_page
+from llmgw.server.pages.rendering import PAGE_HEADERS, PAGES, error_page
 from llmgw.server.pages.replica_pages import replica_routes
 from llmgw.server.pages.request_pages import request_routes
 from llmgw.server.pages.sessions import BrowserSessions
@@ -43,6 +43,7 @@ def page_routes(
         Route("/admin/login", as_page(login.show), methods=["GET"]),
         Route("/admin/login", as_page(login.log_in), methods=["POST"]),
         Route("/admin/logout", as_page(login.log_out), methods=["POST"]),
+        Route("/admin/models/", as_page(_nothing), methods=["GET"]),
         *events.routes(),
         *overview_routes(backend),
         *node_routes(backend),
@@ -63,4 +64,9 @@ async def _to_admin(request: Request) -> Response:
 
 
 async def _nothing(request: Request) -> Response:
+    address = request.url.path.rstrip("/")
+    if address != request.url.path and address in ("/admin/models", *dict(PAGES)):
+        # As people type it.
+        query = f"?{request.url.query}" if request.url.query else ""
+        return RedirectResponse(f"{address}{query}", 303, PAGE_HEADERS)
     return error_page(request, 404, f"There is no page {request.url.path}.")
