@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -14,9 +15,9 @@ import pytest
 
 from llmgw.messages.admin import ModelView
 from llmgw.messages.routes import Outcome
-from tests.ctl.scripted import ScriptedBackend, ServedAdmin
+from tests.ctl.scripted import TOKEN, ScriptedBackend, ServedAdmin
 from tests.pages.chromium import chromium, chromium_path, keep_screenshot, log_in, until
-from tests.pages.gateway import Gateway, gateway, streaming
+from tests.pages.gateway import HEAD, Gateway, delta, event, gateway, streaming
 from tests.router.support import plain
 
 pytest.importorskip("playwright", reason="pip install playwright drives the browser")
@@ -137,7 +138,7 @@ def test_a_chat_streams_goes_on_and_is_counted(person: Person, answering: Gatewa
     assert person.page.get_attribute("#figures a", "href") == "/admin/requests?id=req-77"
     person.page.keyboard.type("And then?")
     person.page.keyboard.press("Enter")
-    person.page.wait_for_selector("li:nth-child(4)")
+    person.page.wait_for_selector(".turn:nth-child(4)")
     person.answered()
     first, second = answering.bodies
     assert [each["role"] for each in first["messages"]] == ["system", "user"]
@@ -168,7 +169,7 @@ def test_stopping_in_mid_stream_closes_the_engines_connection_and_keeps_what_cam
     assert "stopped" in person.text("#figures")
     answering.script = streaming("again")
     person.say("Go on")
-    person.page.wait_for_selector("li:nth-child(4)")
+    person.page.wait_for_selector(".turn:nth-child(4)")
     person.answered()
     assert person.page.locator(".turn.assistant .text").last.text_content() == "again"
     person.content()
@@ -195,6 +196,81 @@ def test_what_goes_wrong_is_a_sentence_and_the_message_can_be_sent_again(
     assert person.page.is_disabled("#send")
     person.complaints = [line for line in person.complaints if "Failed to load resource" not in line]
     person.content()
+
+
+def test_an_answer_that_breaks_off_leads_to_its_request_and_is_not_lost_by_going_there(
+    person: Person, answering: Gateway
+) -> None:
+    async def broken(seen: Any, reader: Any, writer: Any) -> None:
+        writer.write(HEAD + delta("As far as this") + event(error={"message": "The engine died."}))
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+
+    answering.script = broken
+    person.say("hello?")
+    person.page.wait_for_selector("#trouble:not([hidden])")
+    person.answered()
+    assert person.text("#trouble") == "The engine died."
+    assert "broken off · from chat-small-3c4d · This request" in person.text("#figures")
+    with person.context.expect_page() as beside:
+        person.page.click("#figures a")
+    beside.value.wait_for_url("**/admin/requests?id=req-77")
+    assert person.text(".turn.assistant .text") == "As far as this"
+    person.content()
+
+
+def test_what_was_thought_before_a_stop_stays_and_is_no_answer(person: Person, answering: Gateway) -> None:
+    async def thinking(seen: Any, reader: Any, writer: Any) -> None:
+        writer.write(HEAD + event(choices=[{"delta": {"reasoning_content": "Well,"}}]))
+        await writer.drain()
+        await asyncio.Event().wait()
+
+    answering.engine.requests.clear()
+    answering.script = thinking
+    person.say("hello?")
+    person.page.wait_for_function("() => document.querySelector('.assistant details .text')?.textContent === 'Well,'")
+    person.page.click("#stop")
+    person.answered()
+    assert person.text(".turn.assistant details .text") == "Well,"
+    assert person.text(".turn.assistant .who-said").endswith("– stopped while it reasoned")
+    assert person.page.input_value("#message") == "hello?", "to be sent again"
+    answering.script = streaming("Hello")
+    person.page.click("#send")
+    person.page.wait_for_selector("text=Hello")
+    person.answered()
+    assert [each["content"] for each in answering.bodies[1]["messages"]] == ["hello?"]
+    person.content()
+
+
+def test_a_conversation_outlives_its_session(browser: Any, served: ServedAdmin, answering: Gateway) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    try:
+        log_in(page, served.url, "/admin/playground")
+        answering.script = streaming("one")
+        page.fill("#message", "first")
+        page.click("#send")
+        page.wait_for_selector("#talk:not([aria-busy]) .assistant")
+        context.clear_cookies()
+        page.fill("#message", "typed long")
+        page.click("#send")
+        page.wait_for_selector("#trouble:not([hidden])")
+        assert (page.text_content("#trouble") or "").startswith("Your session has ended. Log in again")
+        assert page.input_value("#message") == "typed long"
+        with context.expect_page() as beside:
+            page.click("#trouble a")
+        beside.value.fill("#token", TOKEN)
+        beside.value.click("button.main")
+        beside.value.wait_for_url("**/admin/playground")
+        answering.script = streaming("two")
+        answering.engine.requests.clear()
+        page.click("#send")
+        page.wait_for_selector("text=two")
+        page.wait_for_selector("#talk:not([aria-busy])")
+        assert [each["content"] for each in answering.bodies[0]["messages"]] == ["first", "one", "typed long"]
+        assert page.is_hidden("#trouble")
+    finally:
+        context.close()
 
 
 def test_the_examples_ask_the_very_same_whatever_was_typed(person: Person, tmp_path: Path) -> None:

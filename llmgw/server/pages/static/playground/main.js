@@ -116,7 +116,9 @@ function begin() {
       if (below < 60) talk.scrollTop = talk.scrollHeight;
     };
     figures.textContent = "Asked; no answer yet.";
+    let headers = null;
     const seen = (news) => {
+      headers = news.headers ?? headers;
       if (news.queued !== undefined && told.first === null) figures.textContent = `Waits for an engine to have room, as number ${news.queued}.`;
       if (news.text !== undefined || news.thought !== undefined) {
         told.first ??= performance.now();
@@ -135,10 +137,9 @@ function begin() {
         requestAnimationFrame(draw);
       }
     };
-    let headers = null;
     let ending = "";
     try {
-      headers = await chat(form.dataset.chat, field("csrf").value, body, controller.signal, seen);
+      await pass(body, controller.signal, seen);
     } catch (error) {
       if (controller.signal.aborted) ending = "stopped";
       else {
@@ -157,12 +158,17 @@ function begin() {
       return;
     }
     anew.hidden = false;
-    if (told.text === "" && ending !== "") {
+    if (told.first === null && ending !== "") {
       // Nothing came: the message can be sent again as it was.
       turn.remove();
       talk.lastElementChild?.remove();
       if (message.value === "") message.value = last;
       figures.textContent = ending === "stopped" ? "Stopped before anything came." : "";
+    } else if (told.text === "" && ending !== "") {
+      // It came no further than its thoughts: those can be read, and no answer is in the conversation.
+      if (message.value === "") message.value = last;
+      turn.querySelector(".who-said").textContent = `${body.model} – ${ending} while it reasoned`;
+      figure(told, began, ended, ending, headers);
     } else {
       turns.push({ role: "user", content: last }, { role: "assistant", content: told.text });
       if (ending !== "") turn.querySelector(".who-said").textContent = `${body.model} – ${ending}`;
@@ -172,14 +178,24 @@ function begin() {
     message.focus();
   }
 
+  async function pass(body, signal, seen) {
+    const word = field("csrf");
+    try {
+      await chat(form.dataset.chat, word.value, body, signal, seen);
+    } catch (error) {
+      // Somebody logged in again, in another tab: this page still has the word of the session before.
+      const now = error.code === "no-csrf-token" ? await wordNow(signal).catch(() => null) : null;
+      if (now === null || now === word.value) throw error;
+      for (const each of document.querySelectorAll("input[name=csrf]")) each.value = now;
+      await chat(form.dataset.chat, now, body, signal, seen);
+    }
+  }
+
   function failed(error) {
     if (error.status === 401 || error.name === "SyntaxError") {
       tell(error.status === 401 ? "Your session has ended." : "The answer cannot be read: it is no JSON.");
       if (error.status === 401) {
-        const link = document.createElement("a");
-        link.href = form.dataset.login;
-        link.textContent = "Log in again";
-        trouble.append(" ", link);
+        trouble.append(" ", linkBeside(form.dataset.login, "Log in again"), " in another tab, then send it once more.");
       }
       return;
     }
@@ -188,10 +204,7 @@ function begin() {
   }
 
   function requestLink(id) {
-    const link = document.createElement("a");
-    link.href = `/admin/requests?id=${encodeURIComponent(id)}`;
-    link.textContent = "This request";
-    return link;
+    return linkBeside(`/admin/requests?id=${encodeURIComponent(id)}`, "This request");
   }
 
   function figure(told, began, ended, ending, headers) {
@@ -245,6 +258,23 @@ function begin() {
   at("how").textContent = "Enter sends, Shift+Enter begins a line.";
   at("ask-usage").hidden = false;
   show();
+}
+
+// In a tab of its own: who left this page would lose the conversation.
+function linkBeside(href, words) {
+  const link = document.createElement("a");
+  link.href = href;
+  link.target = "_blank";
+  link.rel = "noopener";
+  link.textContent = words;
+  return link;
+}
+
+// The session's word as the page has it now; null when it cannot be had.
+async function wordNow(signal) {
+  const answer = await fetch(location.pathname, { credentials: "same-origin", cache: "no-store", redirect: "error", signal });
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  return page.querySelector("#playground input[name=csrf]")?.value ?? null;
 }
 
 function seconds(ms) {

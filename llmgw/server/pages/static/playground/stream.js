@@ -2,7 +2,7 @@
 
 export class Refused extends Error {}
 
-// `seen` gets {text}, {thought}, {usage}, {finish} and {queued} as they come. Resolves to the answer's headers.
+// `seen` gets {headers} when the answer begins, and {text}, {thought}, {usage}, {finish} and {queued} as they come.
 export async function chat(address, csrf, body, signal, seen) {
   const answer = await fetch(address, {
     method: "POST",
@@ -15,21 +15,24 @@ export async function chat(address, csrf, body, signal, seen) {
   });
   const kind = answer.headers.get("content-type") ?? "";
   if (!answer.ok) throw await refusal(answer);
+  seen({ headers: answer.headers });
   if (kind.startsWith("text/event-stream")) await readEvents(answer, seen);
   else readWhole(await answer.json(), seen);
-  return answer.headers;
 }
 
 async function refusal(answer) {
   let message = `it answered ${answer.status}`;
+  let code = null;
   try {
     const told = await answer.json();
+    code = told.code ?? null;
     message = told.error?.message ?? told.message ?? message;
   } catch {
     // No JSON: the status is all that is known.
   }
   const error = new Refused(message);
   error.status = answer.status;
+  error.code = code;
   error.requestId = answer.headers.get("x-request-id");
   return error;
 }
