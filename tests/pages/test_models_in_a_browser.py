@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from llmgw.messages.admin import LogView
@@ -195,6 +196,35 @@ def test_following_pauses_while_one_reads_further_up_and_the_page_stays_small(
     until(lambda: opened.ask(f"return {at_end}"), "the end is in view again")
 
 
+def test_what_the_shard_is_stands_above_its_log_as_it_changes(
+    opened: Opened, backend: ScriptedBackend, growing: Growing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growing.text = "loading\n"
+    page = go(opened, LOGS)
+    above = page.locator("#shard")
+    one = backend.replicas_known[0]
+
+    def become(**changes: Any) -> None:
+        rank, *others = one.shards
+        shards = [msgspec.structs.replace(rank, **changes), *others]
+        known = [msgspec.structs.replace(one, shards=shards), *backend.replicas_known[1:]]
+        monkeypatch.setattr(backend, "replicas_known", known)
+
+    become(phase="starting", reason="it loads weights")
+    until(lambda: "starting" in above.inner_text() and "it loads weights" in above.inner_text(), "it starts")
+    growing.silent = True
+    become(phase="ready")
+    until(lambda: "ready" in above.inner_text(), "it is ready, also while its node does not answer")
+    growing.silent = False
+    become(phase="failed", reason="killed by SIGKILL")
+    growing.over = True
+    until(lambda: "this is all that it said" in page.locator("#log-said").inner_text(), "its end is said")
+    assert "failed" in above.inner_text()
+    assert "ready" not in above.inner_text()
+    assert page.locator("#log").inner_text() == "loading", "the output is left alone"
+    opened.complaints[:] = [each for each in opened.complaints if "504" not in each]
+
+
 def test_a_node_that_does_not_answer_is_said_and_asked_again(opened: Opened, growing: Growing) -> None:
     growing.text = "before\n"
     page = go(opened, LOGS)
@@ -238,6 +268,7 @@ def test_a_replica_that_goes_while_it_is_followed_is_said_to_be_gone(
     monkeypatch.setattr(backend, "logs", gone)
     until(lambda: "The replica is gone" in page.locator("#log-said").inner_text(), "said")
     assert page.locator("#log").inner_text() == "before"
+    assert page.locator("#shard").inner_text() == "The replica has ended."
     opened.complaints[:] = [each for each in opened.complaints if "404" not in each]
 
 

@@ -228,7 +228,9 @@ def test_what_was_thought_before_a_stop_stays_and_is_no_answer(person: Person, a
     answering.engine.requests.clear()
     answering.script = thinking
     person.say("hello?")
-    person.page.wait_for_function("() => document.querySelector('.assistant details .text')?.textContent === 'Well,'")
+    person.page.wait_for_function(
+        "() => document.querySelector('.assistant details .text')?.textContent === 'Well,'"
+    )
     person.page.click("#stop")
     person.answered()
     assert person.text(".turn.assistant details .text") == "Well,"

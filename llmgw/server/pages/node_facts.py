@@ -119,7 +119,9 @@ def _peers(gpu: Gpu, gpus: int) -> str | None:
 def _notes(gpu: Gpu) -> list[Badge]:
     notes = []
     if gpu.uncorrected_ecc:
-        notes.append(Badge("warn", f"{gpu.uncorrected_ecc:,} uncorrectable memory {_errors(gpu.uncorrected_ecc)}"))
+        notes.append(
+            Badge("warn", f"{gpu.uncorrected_ecc:,} uncorrectable memory {_errors(gpu.uncorrected_ecc)}")
+        )
     if gpu.corrected_ecc:
         notes.append(Badge("quiet", f"{gpu.corrected_ecc:,} corrected memory {_errors(gpu.corrected_ecc)}"))
     if gpu.xids:

@@ -1,15 +1,18 @@
 // Follows the output of a shard: asks for what has come since, and stops while somebody reads further up.
 
+import { morph } from "./morph.js";
 import { plainLine } from "./plain_text.js";
 
 const EVERY_MS = 1000;
 const AFTER_FAILURE_MS = [1000, 2000, 5000, 10_000];
+const LOOK_EVERY_MS = 3000;
 const PATIENCE_MS = 20_000;
 const LINES_KEPT = 5000;
 const OPEN_CHARS_MAX = 400_000;
 const NEAR_END_PX = 24;
 
 const log = document.getElementById("log");
+const shard = document.getElementById("shard");
 const said = document.getElementById("log-said");
 const button = document.getElementById("follow");
 const url = log.dataset.url;
@@ -38,7 +41,7 @@ async function ask() {
     const view = await answer.json().catch(() => ({}));
     if (!answer.ok) refused(answer.status, view.code, view.message ?? `the server answered ${answer.status}`);
     else {
-      take(view);
+      await take(view);
       // What is behind by more than one piece is caught up with at once.
       if (view.text !== "") wait = view.text.length > 65_536 ? 0 : EVERY_MS / 4;
     }
@@ -59,6 +62,7 @@ function refused(status, code, message) {
     login.textContent = "Log in again";
     said.append(" ", login);
   } else if (code === "unknown-replica" && offset !== null) {
+    shard.textContent = "The replica has ended.";
     end("The replica is gone; nothing more will come.");
   } else {
     failed(`${message[0].toUpperCase()}${message.slice(1)}; trying again.`);
@@ -70,14 +74,17 @@ function failed(words) {
   tell(`▲ ${words}`, true);
 }
 
-function take(view) {
+async function take(view) {
   failures = 0;
   if (offset === null) log.replaceChildren();
   else if (view.offset > offset) note(`${(view.offset - offset).toLocaleString("en")} bytes were rotated away before they could be read`);
   offset = view.next_offset;
   add(view.text);
-  if (view.shard_over && view.text === "") end("The shard is over: this is all that it said.");
-  else tell(dropped > 0 ? `Following; the last ${LINES_KEPT.toLocaleString("en")} lines are kept here.` : "Following.");
+  if (view.shard_over && view.text === "") {
+    // Its last state is what is looked for when it is over.
+    await look();
+    end("The shard is over: this is all that it said.");
+  } else tell(dropped > 0 ? `Following; the last ${LINES_KEPT.toLocaleString("en")} lines are kept here.` : "Following.");
 }
 
 /** Text is cut anywhere: the line that has not ended is written again with each piece. */
@@ -108,6 +115,28 @@ function note(words) {
   const line = lineOf(`— ${words} —`);
   line.className = "note";
   log.append(line);
+}
+
+/** What stands above the output, of this very page as it is now, with as little of the output as there can be. */
+async function look() {
+  const address = new URL(location.href);
+  address.searchParams.set("lines", "1");
+  try {
+    const answer = await fetch(address, {
+      headers: { accept: "text/html" }, credentials: "same-origin", cache: "no-store", redirect: "error", signal: AbortSignal.timeout(PATIENCE_MS),
+    });
+    // Also when its node does not answer.
+    const told = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("shard");
+    if (told !== null) morph(shard, told);
+  } catch {
+    // The next time; that the server does not answer is said below.
+  }
+}
+
+async function lookOn() {
+  if (over) return;
+  if (!document.hidden) await look();
+  setTimeout(lookOn, LOOK_EVERY_MS);
 }
 
 function end(words) {
@@ -151,3 +180,4 @@ document.addEventListener("visibilitychange", ask);
 button.hidden = false;
 toEnd();
 ask();
+setTimeout(lookOn, LOOK_EVERY_MS);
