@@ -193,9 +193,9 @@ def test_no_secret_stands_in_any_address(walk: Walk) -> None:
 
 def test_the_address_of_a_page_may_end_with_a_slash(walk: Walk) -> None:
     async def body(client: httpx.AsyncClient) -> None:
-        for address in ("/admin", "/admin/models", "/admin/nodes", "/admin/history"):
-            answer = await client.get(f"{address}/?said=x")
-            assert (answer.status_code, answer.headers["location"]) == (303, f"{address}?said=x")
+        for page in ("/admin", "/admin/models", "/admin/nodes", "/admin/history"):
+            answer = await client.get(f"{page}/?said=x")
+            assert (answer.status_code, answer.headers["location"]) == (303, f"{page}?said=x")
         for other in ("/admin/nothing/", "/admin//nodes", "//admin/"):
             assert (await client.get(f"{HOST}{other}")).status_code == 404, other
 
