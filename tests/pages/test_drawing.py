@@ -474,9 +474,12 @@ def test_a_fabric_without_a_map_says_so(browser: Any, served: ServedAdmin, alive
 
 
 def test_without_javascript_there_is_a_picture(browser: Any, served: ServedAdmin, tmp_path: Path) -> None:
-    context = browser.new_context(java_script_enabled=False)
+    context = browser.new_context(java_script_enabled=False, viewport={"width": 400, "height": 900})
     page = context.new_page()
     log_in(page, served.url, PAGE)
+    table = page.get_by_role("region", name="Table of ports")
+    assert table.get_by_role("link").first.get_attribute("href").startswith("/admin/nodes/")
+    until(lambda: (table.bounding_box() or {"width": 999})["width"] <= 400, "the table scrolls, not the page")
     picture = page.locator("img.plain")
     until(lambda: (picture.bounding_box() or {"height": 0})["height"] > 100, "the picture is there")
     assert not page.locator("#drawing").is_visible()

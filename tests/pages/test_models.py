@@ -119,6 +119,12 @@ def test_a_rollout_says_how_far_it_is(visitor: Visitor, backend: ScriptedBackend
     assert "▲ outdated" in said
 
 
+def test_a_profile_of_which_none_is_wanted_is_not_called_ready(visitor: Visitor) -> None:
+    said = read(visitor, "/admin/models/org")
+    assert said.count("○ scaled to 0") == 2
+    assert "0 of 0 ready" not in said
+
+
 def test_what_is_wrong_with_it_comes_first_and_what_is_wrong_elsewhere_does_not(
     visitor: Visitor, backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
