@@ -33,6 +33,22 @@ def test_whoever_is_not_logged_in_is_sent_to_the_form_and_back_to_where_they_wan
     assert visitor.http.get("/admin/login").headers["location"] == "/admin"
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/admin/models/a%3Fb%23c?said=1",
+        "/admin/models/x%252Fy",
+        "/admin/fabrics/one%2Fother",
+        "/admin/models/%F0%9F%90%88%20a&b=c",
+        "/admin/history?model=a%26b%2Fc",
+    ],
+)
+def test_an_address_with_an_odd_name_in_it_is_the_same_after_logging_in(visitor: Visitor, path: str) -> None:
+    form = visitor.http.get(path, headers={"accept": "text/html"}).headers["location"]
+    onward = visitor.field(visitor.http.get(form).text, "next")
+    assert visitor.log_in(onward=onward).headers["location"] == path
+
+
 def test_the_cookie_is_out_of_the_reach_of_scripts_and_of_other_sites(visitor: Visitor) -> None:
     cookies = visitor.log_in().headers.get_list("set-cookie")
     session = next(each for each in cookies if each.startswith("llmgw-session="))
@@ -163,6 +179,8 @@ def test_the_number_of_sessions_is_bounded() -> None:
         ("/admin/a\r\nset-cookie: x", "/admin"),
         ("/admin/../api/v1/nodes", "/admin"),
         ("/admin/fabrics/%2E%2e/login", "/admin"),
+        ("/admin/fabrics/.%2e/login", "/admin"),
+        ("/admin/models/a%2F..%2Fb", "/admin/models/a%2F..%2Fb"),
         ("/admin/fabrics?x=/../y", "/admin/fabrics?x=/../y"),
         (None, "/admin"),
     ],

@@ -214,7 +214,10 @@ class Guard:
         elif path in LOGIN_PATHS:
             await self._app(scope, receive, send)
         elif reads and _is_page(path, scope["headers"]):
-            onward = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+            # As it was sent: a name in it may hold what means something else when it is not quoted.
+            sent = scope.get("raw_path") or quote(path).encode()
+            onward = sent.partition(b"?")[0].decode("latin-1")
+            onward += f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
             over = "&over=1" if value is not None else ""
             headers = {"location": f"/admin/login?next={quote(onward, safe='/')}{over}", **ALWAYS}
             await Response(status_code=303, headers=headers)(scope, receive, send)

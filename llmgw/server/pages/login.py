@@ -121,8 +121,9 @@ def safe_next(path: str | None) -> str:
         return HOME
     ours = path == HOME or path.startswith((f"{HOME}/", f"{HOME}?"))
     # Browsers take dot segments out, also written as %2e, and then it may be another page than it seems.
-    parts = unquote(path.partition("?")[0]).split("/")
-    return path if ours and not path.startswith(LOGIN) and not {".", ".."} & set(parts) else HOME
+    # (A `%2F` is no end of a segment.)
+    parts = {unquote(part) for part in path.partition("?")[0].split("/")}
+    return path if ours and not path.startswith(LOGIN) and not {".", ".."} & parts else HOME
 
 
 async def read_form(request: Request) -> dict[str, str]:
