@@ -1,4 +1,4 @@
-"""Cuts the free text of an agent's messages to what a person reads.
+"""Cuts the free text of an agent's messages to what a person reads, and its figures to what can be reckoned with.
 
 What has no end is cut and not refused: a refused registration would take the node out of the fleet.
 """
@@ -20,13 +20,18 @@ LIST_MAX = 256
 TAIL_LINES_MAX = 1000
 TAIL_CHARS_MAX = 256 * 1024
 """Of a shard's last output, the newest lines first."""
+NUMBER_MAX = 2**62
+"""Of any one figure, in either direction. JSON has numbers that no float can hold, and pages, metrics and clients
+reckon with them."""
+PHASE_AGE_S_MAX = 1e9
+"""Thirty years: a moment so long ago still has a date."""
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 Message = TypeVar("Message", Register, Report)
 
 
 def clip(message: Message) -> Message:
-    """The message with every free text within its limit; the same object when all were."""
+    """The message with every free text and figure within its limit; the same object when all were."""
     inventory = message.inventory
     shards = message.held if isinstance(message, Register) else message.shards
     if inventory is not None:
@@ -39,7 +44,7 @@ def clip(message: Message) -> Message:
 
 
 def clip_inventory(inventory: Inventory) -> Inventory:
-    """What a node has, with every free text within its limit."""
+    """What a node has, with every free text and figure within its limit."""
     parts = {
         name: kept
         for name in ("gpus", "ports", "fabrics", "engines", "findings")
@@ -59,7 +64,7 @@ def _each(items: list[Struct], one: Callable[[Struct], Struct]) -> list[Struct]:
 
 
 def _texts(item: Struct) -> Struct:
-    """A struct with its strings cut, in whatever lists, mappings and structs they stand."""
+    """A struct with its strings and figures cut, in whatever lists, mappings and structs they stand."""
     cut: dict[str, object] = {}
     for name in item.__struct_fields__:
         value = getattr(item, name)
@@ -72,6 +77,8 @@ def _cut(value: Any) -> Any:
     """The value, or one of its kind that is within the limits."""
     if isinstance(value, str):
         return clip_text(value)
+    if isinstance(value, (int, float)):
+        return value if -NUMBER_MAX <= value <= NUMBER_MAX else _figure(value)
     if isinstance(value, list) and value:
         items = [_cut(item) for item in value[:LIST_MAX]]
         same = len(items) == len(value) and all(new is old for new, old in zip(items, value, strict=True))
@@ -87,6 +94,11 @@ def _cut(value: Any) -> Any:
     return value
 
 
+def _figure(value: float) -> float:
+    # Of the same kind: an infinite rate stays a float, a count stays whole.
+    return type(value)(max(-NUMBER_MAX, min(value, NUMBER_MAX)))
+
+
 def _held(shard: HeldShard) -> HeldShard:
     # The spec is no free text: it is what adoption compares, and is kept as it was sent.
     cut: dict[str, object] = {}
@@ -96,6 +108,12 @@ def _held(shard: HeldShard) -> HeldShard:
         cut["progress"] = progress
     if (tail := _tail(shard.output_tail)) != shard.output_tail:
         cut["output_tail"] = tail
+    if not 0 <= shard.phase_age_s <= PHASE_AGE_S_MAX:
+        cut["phase_age_s"] = max(0.0, min(shard.phase_age_s, PHASE_AGE_S_MAX))
+    for name in ("exit_code", "engine_pid"):
+        value = getattr(shard, name)
+        if value is not None and (kept := _cut(value)) is not value:
+            cut[name] = kept
     return msgspec.structs.replace(shard, **cut) if cut else shard
 
 

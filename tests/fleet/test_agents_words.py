@@ -136,3 +136,74 @@ def test_a_registration_of_joined_gpus_is_taken_and_only_the_text_in_it_is_cut()
     assert kept[0] is message.inventory.gpus[0]
     assert kept[1].paths == {0: "N" * 1999 + "…"}
     assert kept[2].mig_devices[0].uuid == "M" * 1999 + "…"
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400)], ids=["large", "small"])
+def test_numbers_that_nothing_can_reckon_with_are_cut_where_they_enter(number: int) -> None:
+    text = registration(
+        inventory={
+            "gpus": [
+                {
+                    "index": 0,
+                    "uuid": "GPU-0",
+                    "name": "H100",
+                    "memory_total_mib": number,
+                    "power_w": 1e308,
+                    "xids": {"79": number},
+                }
+            ],
+            "ports": [
+                {"adapter": "mlx5_0", "port": 1, "rate_gbps": -1e308, "counters": {"symbol_error": number}}
+            ],
+        },
+        held=[
+            {
+                "spec": SPEC,
+                "phase": "failed",
+                "phase_age_s": 1e300,
+                "exit_code": number,
+                "engine_pid": number,
+                "progress": {"what": "weights", "done_bytes": number, "total_bytes": number, "left_s": 1e308},
+            }
+        ],
+    )
+    kept = clip(msgspec.json.decode(text, type=Register))
+    for value in numbers(msgspec.to_builtins(kept)):
+        assert abs(value) < 2**64
+        float(value)
+    assert kept.held[0].phase_age_s <= 1e9
+    assert clip(kept) is kept
+
+
+def test_an_age_before_it_began_is_none() -> None:
+    held = {"spec": SPEC, "phase": "ready", "phase_age_s": -1e300}
+    assert clip(msgspec.json.decode(registration(held=[held]), type=Register)).held[0].phase_age_s == 0
+
+
+def numbers(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        return [number for each in value.values() for number in numbers(each)]
+    if isinstance(value, list):
+        return [number for each in value for number in numbers(each)]
+    return [value] if isinstance(value, (int, float)) else []
+
+
+@pytest.mark.parametrize(
+    "spec", [{"rank": -1}, {"rank": 10**300}, {"nodes": 0}, {"nodes": 10**18}, {"tensor_parallel": 10**30}]
+)
+def test_a_shard_of_more_nodes_than_there_are_is_refused(spec: dict[str, int]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(registration(held=[{"spec": {**SPEC, **spec}, "phase": "ready"}]), type=Register)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"weights": [{"request_id": "a", "listing": {"dir": "/w", "disk_bytes": 10**400}}]},
+        {"logs": [{"request_id": "a", "shard_id": "a.0", "next_offset": 10**400}]},
+        {"fabrics": [{"request_id": "a", "exit_code": 10**400}]},
+    ],
+)
+def test_an_answer_with_a_number_that_nothing_can_reckon_with_is_refused(answer: dict[str, Any]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(json.dumps({"session": "s", **answer}), type=Report)
