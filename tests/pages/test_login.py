@@ -205,3 +205,12 @@ def test_pages_answer_a_token_in_a_header_too(visitor: Visitor) -> None:
     page = visitor.http.get("/admin/fabrics", headers={"authorization": f"Bearer {TOKEN}"})
     assert page.status_code == 200
     assert "ib-a" in page.text
+
+
+def test_a_form_that_says_two_things_of_one_is_refused(visitor: Visitor) -> None:
+    visitor.log_in()
+    csrf = visitor.csrf()
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    twice = visitor.http.post("/admin/logout", content=f"csrf={csrf}&csrf={csrf}", headers=form)
+    assert (twice.status_code, "given twice" in twice.text) == (400, True)
+    assert visitor.http.get("/api/v1/server").status_code == 200
