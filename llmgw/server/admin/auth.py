@@ -200,7 +200,8 @@ class Guard:
             is_page = path.startswith("/admin/")
             if not reads and from_another_site(scope["headers"]):
                 message = "this was not sent by a page of this server; nothing was changed"
-                refuse = _refusal_page(scope, message) if is_page else refusal(403, "cross-site", message)
+                as_page = is_page and _is_form(scope["headers"])  # a page's script reads JSON
+                refuse = _refusal_page(scope, message) if as_page else refusal(403, "cross-site", message)
                 await refuse(scope, receive, send)
                 return
             if not reads and not is_page and not _carries(scope["headers"], session):
@@ -230,6 +231,11 @@ def _is_page(path: str, headers: list[tuple[bytes, bytes]]) -> bool:
     if path == "/":
         return any(name == b"accept" and b"text/html" in value for name, value in headers)
     return path == "/admin" or (path.startswith("/admin/") and path != EVENTS and not path.endswith(".svg"))
+
+
+def _is_form(headers: list[tuple[bytes, bytes]]) -> bool:
+    kinds = [value for name, value in headers if name == b"content-type"]
+    return bool(kinds) and kinds[0].lower().startswith(b"application/x-www-form-urlencoded")
 
 
 def _refusal_page(scope: Scope, message: str) -> Response:
