@@ -1,4 +1,4 @@
-"""Work for a browser that stops when the browser leaves, or may ask no more: what it waits for costs an engine."""
+"""Work for a browser that stops when the browser leaves, or may ask no more: its wait costs an engine."""
 
 from __future__ import annotations
 
