@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from llmgw.messages.agent import HeldShard, Inventory, Register, Report
+from llmgw.messages.findings import SEVERITIES, Finding
 
 TEXT_CHARS_MAX = 2000
 """Of any one text: a GPU's name, why it is not usable, each part of a finding, why a shard failed."""
@@ -23,6 +24,11 @@ TAIL_CHARS_MAX = 256 * 1024
 NUMBER_MAX = 2**62
 """Of any one figure, in either direction. JSON has numbers that no float can hold, and pages, metrics and clients
 reckon with them."""
+FINDING_CHECKS_MAX = 32
+"""Of the distinct checks that findings of one node may name. Metrics tell a bounded number apart, and no node
+may take the places of all others."""
+FINDINGS_CHARS_MAX = 64 * 1024
+"""Of all findings of one node together: everybody's overview shows them."""
 PHASE_AGE_S_MAX = 1e9
 """Thirty years: a moment so long ago still has a date."""
 
@@ -30,12 +36,12 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 Message = TypeVar("Message", Register, Report)
 
 
-def clip(message: Message) -> Message:
-    """The message with every free text and figure within its limit; the same object when all were."""
+def clip(message: Message, node_id: str) -> Message:
+    """The message of a node with every free text and figure within its limit; the same object when all were."""
     inventory = message.inventory
     shards = message.held if isinstance(message, Register) else message.shards
     if inventory is not None:
-        inventory = clip_inventory(inventory)
+        inventory = clip_inventory(inventory, node_id)
     kept = _each(shards, _held)
     if inventory is message.inventory and kept is shards:
         return message
@@ -43,14 +49,59 @@ def clip(message: Message) -> Message:
     return msgspec.structs.replace(message, **{"inventory": inventory, name: kept})
 
 
-def clip_inventory(inventory: Inventory) -> Inventory:
+def clip_inventory(inventory: Inventory, node_id: str) -> Inventory:
     """What a node has, with every free text and figure within its limit."""
     parts = {
         name: kept
         for name in ("gpus", "ports", "fabrics", "engines", "findings")
         if (kept := _each(getattr(inventory, name), _texts)) is not getattr(inventory, name)
     }
+    findings = parts.get("findings", inventory.findings)
+    if (few := _few(findings, node_id)) is not findings:
+        parts["findings"] = few
     return msgspec.structs.replace(inventory, **parts) if parts else inventory
+
+
+def _few(findings: list[Finding], node_id: str) -> list[Finding]:
+    """As many as one node may have, the worst first where there are more, and a word of those left out."""
+    if _within(findings):
+        return findings
+    worst = sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    kept: list[Finding] = []
+    checks: set[str] = set()
+    chars = 0
+    for finding in worst:
+        size = _chars(finding)
+        if chars + size <= FINDINGS_CHARS_MAX and (
+            finding.check in checks or len(checks) < FINDING_CHECKS_MAX - 1
+        ):
+            kept.append(finding)
+            checks.add(finding.check)
+            chars += size
+    return [*kept, _left_out(len(findings) - len(kept), node_id)]
+
+
+def _within(findings: list[Finding]) -> bool:
+    if len({finding.check for finding in findings}) > FINDING_CHECKS_MAX:
+        return False
+    return sum(map(_chars, findings)) <= FINDINGS_CHARS_MAX
+
+
+def _chars(finding: Finding) -> int:
+    return sum(len(text) for text in (finding.check, finding.where, finding.what, finding.why, finding.remedy))
+
+
+def _left_out(count: int, node_id: str) -> Finding:
+    return Finding(
+        check="findings-left-out",
+        severity="warning",
+        where=node_id,
+        what=f"{node_id} reports {count} findings beyond the {FINDING_CHECKS_MAX} checks and "
+        f"{FINDINGS_CHARS_MAX // 1024} KiB that are kept of one node; they are left out",
+        why="an agent of ours does not find so much: what speaks there may be something else",
+        remedy="run `llmgw doctor` there; if it is not ours, "
+        f"`llmgw ctl cert revoke {node_id}` on the authority's host",
+    )
 
 
 def clip_text(text: str) -> str:

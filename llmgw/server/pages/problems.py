@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from llmgw.messages.findings import Finding
+from llmgw.messages.findings import SEVERITIES, Finding
 from llmgw.server.pages.places import Place, Places
 
-SEVERITIES = ("error", "warning", "info")
 ALONE_MAX = 3
 """So many findings of one check are each told in full; more are told together."""
 LISTED_MAX = 100
