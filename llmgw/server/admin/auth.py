@@ -23,7 +23,7 @@ from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.pages.cookies import SESSION, read_cookie
 from llmgw.server.pages.events import EVENTS
 from llmgw.server.pages.handlers import sentence
-from llmgw.server.pages.origin import from_another_site
+from llmgw.server.pages.origin import by_a_link, from_another_site
 from llmgw.server.pages.rendering import error_page
 from llmgw.server.pages.sessions import BrowserSession, BrowserSessions
 
@@ -198,7 +198,9 @@ class Guard:
             # Before anything is refused: the audit log says in whose name it was asked.
             scope.setdefault("state", {}).update(by=session.by, session=session)
             is_page = path.startswith("/admin/")
-            if not reads and from_another_site(scope["headers"]):
+            # Cookies go to every port of a host. A page of another one cannot read an answer, but would hold this
+            # session's streams, and measure what pages weigh.
+            if from_another_site(scope["headers"]) and not (reads and by_a_link(scope["headers"])):
                 message = "this was not sent by a page of this server; nothing was changed"
                 as_page = is_page and _is_form(scope["headers"])  # a page's script reads JSON
                 refuse = _refusal_page(scope, message) if as_page else refusal(403, "cross-site", message)

@@ -69,7 +69,7 @@ def group_problems(findings: Iterable[Finding], places: Places) -> list[Problem]
 
 def count_severities(findings: Iterable[Finding]) -> dict[str, int]:
     """How many there are of each severity, all three named."""
-    counts = dict.fromkeys(SEVERITIES, 0)
+    counts: dict[str, int] = dict.fromkeys(SEVERITIES, 0)
     for finding in findings:
         counts[finding.severity] += 1
     return counts
