@@ -11,7 +11,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from llmgw.messages.agent import HeldShard, Inventory, Register, Report
+from llmgw.messages.agent import (
+    LOG_CHUNK_BYTES_MAX,
+    HeldShard,
+    Inventory,
+    LogChunk,
+    Register,
+    Report,
+)
 from llmgw.messages.findings import SEVERITIES, Finding
 
 TEXT_CHARS_MAX = 2000
@@ -38,15 +45,18 @@ Message = TypeVar("Message", Register, Report)
 
 def clip(message: Message, node_id: str) -> Message:
     """The message of a node with every free text and figure within its limit; the same object when all were."""
-    inventory = message.inventory
-    shards = message.held if isinstance(message, Register) else message.shards
-    if inventory is not None:
-        inventory = clip_inventory(inventory, node_id)
-    kept = _each(shards, _held)
-    if inventory is message.inventory and kept is shards:
-        return message
-    name = "held" if isinstance(message, Register) else "shards"
-    return msgspec.structs.replace(message, **{"inventory": inventory, name: kept})
+    parts: dict[str, object] = {}
+    if message.inventory is not None:
+        parts["inventory"] = clip_inventory(message.inventory, node_id)
+    if isinstance(message, Register):
+        parts["held"] = _each(message.held, _held)
+    else:
+        parts["shards"] = _each(message.shards, _held)
+        parts["logs"] = _each(message.logs, _log)
+        for name in ("helps", "weights", "fabrics", "bandwidths"):
+            parts[name] = _each(getattr(message, name), _refused)
+    changed = {name: kept for name, kept in parts.items() if kept is not getattr(message, name)}
+    return msgspec.structs.replace(message, **changed) if changed else message
 
 
 def clip_inventory(inventory: Inventory, node_id: str) -> Inventory:
@@ -166,6 +176,21 @@ def _held(shard: HeldShard) -> HeldShard:
         if value is not None and (kept := _cut(value)) is not value:
             cut[name] = kept
     return msgspec.structs.replace(shard, **cut) if cut else shard
+
+
+def _log(chunk: LogChunk) -> LogChunk:
+    chunk = _refused(chunk)
+    if len(chunk.text) <= LOG_CHUNK_BYTES_MAX:
+        return chunk
+    return msgspec.structs.replace(chunk, text=chunk.text[-LOG_CHUNK_BYTES_MAX:])
+
+
+def _refused(answer: Struct) -> Struct:
+    """An answer with a bounded sentence of why there is none; the rest of it has limits of its own."""
+    error: str | None = answer.error  # type: ignore[attr-defined]  # all of the answers have one
+    if error is None or len(error) <= TEXT_CHARS_MAX:
+        return answer
+    return msgspec.structs.replace(answer, error=clip_text(error))
 
 
 def _tail(lines: Sequence[str]) -> list[str]:

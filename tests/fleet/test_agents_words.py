@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from llmgw.fleet.events import REASON_CHARS_MAX, node_event
-from llmgw.messages.agent import Register, Report
+from llmgw.messages.agent import LOG_CHUNK_BYTES_MAX, Register, Report
 from llmgw.messages.clip import FINDING_CHECKS_MAX, FINDINGS_CHARS_MAX, clip
 
 SPEC = {
@@ -231,3 +231,22 @@ def test_one_node_s_findings_do_not_take_the_place_of_all_others(many: list[dict
     assert kept[0].check == "gpu-broken", "the worst are kept"
     assert (kept[-1].check, kept[-1].where) == ("findings-left-out", "node01")
     assert f"reports {256 - len(kept) + 1} findings beyond" in kept[-1].what
+
+
+def test_answers_without_end_are_cut_where_they_enter() -> None:
+    long = "e" * 1_000_000
+    answer = {"request_id": "a", "error": long}
+    report = {
+        "session": "s",
+        "logs": [{**answer, "shard_id": "a.0", "text": "\n" * 10_000_000}],
+        "helps": [{**answer, "engine": "sim"}],
+        "weights": [answer],
+        "fabrics": [answer],
+        "bandwidths": [answer],
+    }
+    kept = clip(msgspec.json.decode(json.dumps(report), type=Report), "node01")
+    assert len(kept.logs[0].text) == LOG_CHUNK_BYTES_MAX
+    for told in (*kept.logs, *kept.helps, *kept.weights, *kept.fabrics, *kept.bandwidths):
+        assert told.error is not None
+        assert len(told.error) == 2000
+    assert clip(kept, "node01") is kept
