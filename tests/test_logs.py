@@ -146,3 +146,24 @@ def test_a_line_is_bounded_and_always_json() -> None:
     (line,) = lines(stream)
     assert len(line["text"]) < TEXT_CHARS_MAX + 100
     assert line["number"] == "nan"
+
+
+def test_what_others_say_neither_draws_on_a_terminal_nor_begins_a_line() -> None:
+    stream = Terminal()
+    set_up_logs({"NO_COLOR": "1"}, stream)
+    hostile = "/a\n2026-01-01\x1b[2J[info]\u202eforged"
+    structlog.get_logger("audit").info(
+        "asked", subject=hostile, path="/\x1b[2J", many=[hostile], of={"a": hostile}
+    )
+    logging.getLogger("some.library").warning("failed on %s", hostile)
+    try:
+        raise ValueError(hostile)
+    except ValueError:
+        logging.getLogger("some.library").exception("failed")
+    written = stream.getvalue()
+    assert all(char.isprintable() or char == "\n" for char in written)
+    assert [
+        line[:2] for line in written.splitlines() if not line.startswith(("20", "  ", "Trace", "Value"))
+    ] == []
+    assert written.count("\\u202eforged") >= 5
+    assert "Traceback (most recent call last):\n" in written

@@ -62,12 +62,13 @@ def set_up_logs(environ: Mapping[str, str], stream: TextIO | None = None) -> Non
     if form == "text":
         colors = tty and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
         last: list[Any] = [
+            show_controls,
             structlog.dev.ConsoleRenderer(
                 colors=colors,
                 pad_event_to=0,
                 pad_level=False,
                 exception_formatter=structlog.dev.plain_traceback,
-            )
+            ),
         ]
     else:
         last = [structlog.processors.EventRenamer("message"), structlog.processors.JSONRenderer(default=str)]
@@ -111,6 +112,20 @@ def hide_secrets(_logger: Any, _method: str, event: MutableMapping[str, Any]) ->
     """
     for key in list(event):
         event[key] = _clean(key, event[key])
+    return event
+
+
+def show_controls(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor for text: what would draw on a terminal, or begin a line of its own, is its escape.
+
+    Paths, names and reasons come from clients, nodes and engines. Tracebacks keep their lines.
+    """
+    for key, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            keep = "\n\t" if key in ("exception", "stack") else "\t"
+            event[key] = "".join(
+                char if char.isprintable() or char in keep else ascii(char)[1:-1] for char in value
+            )
     return event
 
 

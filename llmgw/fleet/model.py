@@ -367,7 +367,7 @@ class Fleet:
         """The shard and its replica by the shard's id."""
         replica_id, _, rank = shard_id.rpartition(".")
         replica = self.replicas.get(replica_id)
-        if replica is None or not rank.isdigit():
+        if replica is None or not rank.isdecimal():
             return None
         shard = replica.shards.get(int(rank))
         return (replica, shard) if shard is not None and shard.shard_id == shard_id else None

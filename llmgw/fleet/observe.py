@@ -304,6 +304,10 @@ def _also_failed(fleet: Fleet, replica: Replica, shard: Shard) -> None:
 def _meet(fleet: Fleet, node: Node, held: HeldShard, now: float) -> list[Event]:
     """A live shard that nothing here describes: part of a replica to adopt, or nobody's."""
     spec = held.spec
+    if spec.shard_id != shard_id_of(spec.replica_id, spec.rank):
+        # No server gave it that name. A replica would ask for its end by it for ever, and never find it ended.
+        node.disown(spec)
+        return []
     replica = fleet.replicas.get(spec.replica_id)
     events: list[Event] = []
     if replica is None:

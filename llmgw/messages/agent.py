@@ -30,6 +30,7 @@ GPUS_PER_NODE_MAX = 64
 PORTS_PER_NODE_MAX = 128
 GIDS_PER_PORT_MAX = 32
 SHARDS_PER_NODE_MAX = 256
+SHARDS_PER_REPLICA_MAX = 65_536
 POLL_WAIT_S = 25.0
 BODY_BYTES_MAX = 16 * 1024 * 1024
 LOG_CHUNK_BYTES_MAX = 256 * 1024
@@ -227,15 +228,15 @@ class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
     profile: Name
     profile_hash: str
     served_names: list[str]
-    rank: int = 0
-    nodes: int = 1
+    rank: Annotated[int, msgspec.Meta(ge=0, lt=SHARDS_PER_REPLICA_MAX)] = 0
+    nodes: Annotated[int, msgspec.Meta(ge=1, le=SHARDS_PER_REPLICA_MAX)] = 1
     gpus: Annotated[list[str], msgspec.Meta(max_length=GPUS_PER_NODE_MAX)] = []
     engine: Name
     source: str = ""
     task: str = "chat"
     """`chat`, `completion`, `embedding`, …: which one-token request proves readiness."""
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
+    tensor_parallel: Int64 = 1
+    pipeline_parallel: Int64 = 1
     args: list[str] = []
     env: dict[str, str] = {}
     fabric: str | None = None
@@ -431,8 +432,8 @@ class LogChunk(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: str
     shard_id: str
-    offset: int = 0
-    next_offset: int = 0
+    offset: Int64 = 0
+    next_offset: Int64 = 0
     text: str = ""
     error: str | None = None
     streams: Annotated[list[Name], msgspec.Meta(max_length=STREAMS_MAX)] = []
@@ -461,7 +462,7 @@ class WeightsFile(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: Int64
     state: Literal["complete", "partial", "foreign"]
     """`foreign`: llmgw did not fetch it."""
-    total_bytes: int | None = None
+    total_bytes: Int64 | None = None
     """Of a partial one: what it will have, where its source has said so."""
     sources: list[str] = []
     """The catalog's sources that refer to it."""
@@ -474,9 +475,9 @@ class WeightsListing(msgspec.Struct, frozen=True, kw_only=True):
 
     dir: str
     files: Annotated[list[WeightsFile], msgspec.Meta(max_length=WEIGHTS_FILES_MAX)] = []
-    left_out: int = 0
-    disk_bytes: int | None = None
-    disk_free_bytes: int | None = None
+    left_out: Int64 = 0
+    disk_bytes: Int64 | None = None
+    disk_free_bytes: Int64 | None = None
 
 
 class WeightsAnswer(msgspec.Struct, frozen=True, kw_only=True):

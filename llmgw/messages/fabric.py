@@ -41,7 +41,7 @@ class FabricText(msgspec.Struct, frozen=True, kw_only=True):
     """Standard output, compressed (zlib)."""
     complaints: Annotated[str, msgspec.Meta(max_length=COMPLAINTS_CHARS_MAX)] = ""
     """Standard error, its beginning."""
-    exit_code: int | None = None
+    exit_code: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] | None = None
     cut: bool = False
     """True: there was more output than may travel, and the rest is missing."""
     took_s: float = 0.0

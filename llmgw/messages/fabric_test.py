@@ -89,7 +89,7 @@ class BandwidthAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Of a server end that listens."""
     output: Annotated[str, msgspec.Meta(max_length=BANDWIDTH_TEXT_CHARS_MAX)] = ""
     """What the program said: standard output, then standard error."""
-    exit_code: int | None = None
+    exit_code: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] | None = None
     """Negative is a signal; None: it did not end by itself, or was never started."""
     installed: bool = False
     """The program was missing, and is there now."""

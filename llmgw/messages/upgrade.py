@@ -50,7 +50,7 @@ class UpgradeTold(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: str
     stage: Annotated[str, msgspec.Meta(max_length=32)]
-    done_bytes: int | None = None
+    done_bytes: Annotated[int, msgspec.Meta(ge=0, le=RELEASE_BYTES_MAX)] | None = None
     """Of a download."""
     sentence: _Sentence = ""
 

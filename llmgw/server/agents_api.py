@@ -105,7 +105,7 @@ class AgentsApi:
         )
 
     async def _register(self, request: Request, peer: Peer) -> msgspec.Struct:
-        message = clip(await self._read(request, Register, peer))
+        message = clip(await self._read(request, Register, peer), peer.node_id)
         if message.node_id != peer.node_id:
             raise HubError(
                 403,
@@ -129,7 +129,7 @@ class AgentsApi:
         return Commands(commands=await self._hub.poll(message.session, message.acked, POLL_WAIT_S))
 
     async def _report(self, request: Request, peer: Peer) -> msgspec.Struct:
-        message = clip(await self._read(request, Report, peer))
+        message = clip(await self._read(request, Report, peer), peer.node_id)
         self._check_session(message.session, peer)
         if message.inventory is not None:
             _check_inventory(message.inventory)

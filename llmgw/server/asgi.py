@@ -88,7 +88,8 @@ def serve_asgi(
 
     `ssl_context` is used as it is (and may be reloaded while serving); None is plain HTTP. `http` is the
     protocol class, for listeners that put more into the scope. `setting` is the configuration key that a
-    refused address is blamed on. Beyond `connections_max` connections requests are answered 503.
+    refused address is blamed on. Beyond `connections_max` connections requests are answered 503. Beyond twice as
+    many they are closed as they come, and so are those of an address that has half of them already.
 
     Raises ListenError (a SentenceError) when the address cannot be listened on.
     """
@@ -96,7 +97,7 @@ def serve_asgi(
     try:
         config = uvicorn.Config(
             _cut_quietly(app),
-            http=impatient(http),
+            http=impatient(http, connections_max=2 * connections_max, of_peer_max=max(1, connections_max // 2)),
             ws="none",
             lifespan="off",
             interface="asgi3",

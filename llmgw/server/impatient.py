@@ -1,5 +1,5 @@
-"""uvicorn's HTTP protocol with limits that it lacks: on how long a request's head may take, on its size, and on
-how long a client may take nothing of its answer.
+"""uvicorn's HTTP protocol with limits that it lacks: on how long a request's head may take, on its size, on how
+long a client may take nothing of its answer, and on how many connections one address holds.
 
 Whoever connects may do all of that before anything asks who it is, so that none of it may cost much.
 """
@@ -7,8 +7,11 @@ Whoever connects may do all of that before anything asks who it is, so that none
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from llmgw.server.admin.auth import peer_key
 
 HEADER_WAIT_S = 30.0
 HEAD_BYTES_MAX = 64 * 1024
@@ -25,13 +28,20 @@ _TOO_LARGE = (
 )
 
 
-def impatient(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
+def impatient(
+    base: type[HttpToolsProtocol], *, connections_max: int, of_peer_max: int
+) -> type[HttpToolsProtocol]:
     """`base`, which closes connections whose request's head does not arrive in `HEADER_WAIT_S` or is too large,
     or whose answer nobody takes for `UNREAD_S`.
+
+    Beyond `connections_max`, and beyond `of_peer_max` of one address (one /64 for IPv6), a connection is closed
+    as it comes: uvicorn keeps any number, and answers 503 on all of them, until there are no more files.
 
     uvicorn's own idle limit begins with an answer and ends with the next byte, so that clients which send one
     now and then would hold sockets for ever; and it keeps whatever a head consists of.
     """
+
+    peers: Counter[str] = Counter()
 
     class Impatient(base):  # type: ignore[valid-type, misc]
         head_bytes = 0
@@ -40,9 +50,15 @@ def impatient(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
         head_timer: asyncio.TimerHandle | None = None
         unread_timer: asyncio.TimerHandle | None = None
         in_head = True
+        peer = ""
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
+            self.peer = peer_key(self.client[0] if self.client else "")
+            peers[self.peer] += 1
+            if peers[self.peer] > of_peer_max or len(self.connections) > connections_max:
+                transport.abort()
+                return
             # `pause_writing` comes as soon as the kernel takes no more. Of less than asyncio's 64 KiB nothing
             # would be told, and a connection that is closed with a byte left would stay for ever.
             # Over TLS asyncio compares otherwise (CPython, `asyncio/sslproto.py`): 0 would stop every answer.
@@ -54,6 +70,9 @@ def impatient(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
             for timer in (self.head_timer, self.linger_timer, self.unread_timer):
                 if timer is not None:
                     timer.cancel()
+            peers[self.peer] -= 1
+            if peers[self.peer] <= 0:
+                del peers[self.peer]
             super().connection_lost(exc)
 
         def pause_writing(self) -> None:

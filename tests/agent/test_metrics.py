@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import signal
+import socket
 import ssl
 import subprocess
 import threading
@@ -212,3 +214,28 @@ def test_a_failing_scrape_and_too_many_connections_are_said_and_end_nothing() ->
                 answer = await exchange(port, request)
 
     asyncio.run(asyncio.wait_for(test(), 10))
+
+
+def test_a_connection_that_reads_nothing_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmgw.agent.metrics.http.TIMEOUT_S", 0.2)
+
+    async def text() -> bytes:
+        return b"x" * 50_000_000
+
+    async def test() -> None:
+        closed = asyncio.Event()
+        http = MetricsHttp(text, None)
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await http.answer(reader, writer)
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+            closed.set()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        with socket.create_connection(server.sockets[0].getsockname()) as sock:
+            sock.sendall(b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+            await asyncio.wait_for(closed.wait(), 10)
+        server.close()
+
+    asyncio.run(test())

@@ -146,10 +146,13 @@ def test_a_client_that_says_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -
 
 def test_connections_beyond_the_limit_are_answered_503() -> None:
     async def go() -> None:
-        server, sockets = serve_asgi(hello, "127.0.0.1:0", connections_max=2)
+        server, sockets = serve_asgi(hello, "127.0.0.1:0", connections_max=4)
         port = sockets[0].getsockname()[1]
         server.start(sockets)
-        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        idle = [
+            await asyncio.open_connection("127.0.0.1", port, local_addr=(f"127.0.0.{number}", 0))
+            for number in (2, 2, 3, 3)
+        ]
         async with httpx.AsyncClient(trust_env=False, verify=False) as client:
             assert (await client.get(f"http://127.0.0.1:{port}")).status_code == 503
         for _, writer in idle:
@@ -271,5 +274,38 @@ def test_who_reads_slowly_gets_the_whole_answer(monkeypatch: pytest.MonkeyPatch)
         assert heard > 8_000_000
         writer.close()
         await server.stop(1)
+
+    asyncio.run(go())
+
+
+def test_one_address_does_not_take_the_connections_of_all_others() -> None:
+    async def go() -> None:
+        server, sockets = serve_asgi(hello, "127.0.0.1:0", connections_max=8)
+        server.start(sockets)
+        await server.wait_started()
+        port = sockets[0].getsockname()[1]
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            async with asyncio.timeout(5):
+                try:
+                    assert await reader.read() == b"", "closed without an answer"
+                except ConnectionResetError:
+                    pass
+            writer.close()
+        other = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
+        async with httpx.AsyncClient(transport=other) as client:
+            assert (await client.get(f"http://127.0.0.1:{port}")).text == "hi"
+        held.pop()[1].close()
+        async with asyncio.timeout(5), httpx.AsyncClient(trust_env=False) as client:
+            while True:  # until the server has seen that one has left
+                try:
+                    assert (await client.get(f"http://127.0.0.1:{port}")).text == "hi"
+                    break
+                except httpx.TransportError:
+                    await asyncio.sleep(0.01)
+        for _, writer in held:
+            writer.close()
+        await server.stop(5)
 
     asyncio.run(go())

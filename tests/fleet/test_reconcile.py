@@ -9,6 +9,7 @@ from llmgw.config.catalog import Catalog, CatalogModel, Profile
 from llmgw.fleet.model import Backoff, NodeState, ReplicaState
 from llmgw.fleet.placement import place
 from llmgw.fleet.room import Room, Wanted
+from llmgw.messages.agent import HeldShard, ShardSpec
 from tests.fleet.world import Machine, World
 
 
@@ -441,3 +442,24 @@ def test_a_node_without_free_ports_takes_no_replica_and_is_named_with_its_range(
         machine.free_ports = 2
     world.run(20)
     assert len(world.serving("big")) == 1
+
+
+@pytest.mark.parametrize("shard_id", ["other", "small-9.1", "small-9.²", "small-9.00", "."])
+def test_a_shard_that_no_server_has_named_is_ended_once_and_makes_no_replica(shard_id: str) -> None:
+    world = World(catalog(big=0, small=1), four_nodes())
+    spec = ShardSpec(
+        shard_id=shard_id,
+        replica_id="small-9",
+        model="small",
+        profile="default",
+        profile_hash="x",
+        served_names=["small"],
+        engine="sim",
+    )
+    world.machines["node01"].held[shard_id] = HeldShard(spec=spec, phase="ready", http_port=22)
+    world.run(20)
+    assert "small-9" not in world.fleet.replicas
+    (told,) = [event for event in world.events if event.event == "disowned"]
+    assert told.reason == f"{shard_id}: no replica here owns it"
+    assert shard_id not in world.machines["node01"].held
+    assert not world.fleet.nodes["node01"].disowned

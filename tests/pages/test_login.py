@@ -223,3 +223,38 @@ def test_pages_answer_a_token_in_a_header_too(visitor: Visitor) -> None:
     page = visitor.http.get("/admin/fabrics", headers={"authorization": f"Bearer {TOKEN}"})
     assert page.status_code == 200
     assert "ib-a" in page.text
+
+
+def test_a_form_that_says_two_things_of_one_is_refused(visitor: Visitor) -> None:
+    visitor.log_in()
+    csrf = visitor.csrf()
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    twice = visitor.http.post("/admin/logout", content=f"csrf={csrf}&csrf={csrf}", headers=form)
+    assert (twice.status_code, "given twice" in twice.text) == (400, True)
+    assert visitor.http.get("/api/v1/server").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/admin", "/admin/events", "/api/v1/server", "/metrics"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"sec-fetch-site": "same-site", "sec-fetch-mode": "cors"},
+        {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"},
+        {"sec-fetch-site": "same-site"},
+        {"origin": "http://127.0.0.1:3000"},
+    ],
+)
+def test_a_page_of_another_port_reads_nothing_with_the_cookie_that_it_is_sent(
+    visitor: Visitor, path: str, headers: dict[str, str]
+) -> None:
+    visitor.log_in()
+    # A proxy's header: programs of this host are told the metrics without a session.
+    refused = visitor.http.get(path, headers={"via": "1.1 x", **headers})
+    assert (refused.status_code, refused.headers["content-type"]) == (403, "application/json")
+    assert refused.json()["code"] == "cross-site"
+
+
+def test_a_link_on_another_page_leads_to_ours(visitor: Visitor) -> None:
+    visitor.log_in()
+    headers = {"sec-fetch-site": "same-site", "sec-fetch-mode": "navigate"}
+    assert visitor.http.get("/admin", headers=headers).status_code == 200

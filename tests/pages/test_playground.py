@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,7 +120,8 @@ def test_only_a_page_of_this_session_may_ask(
     visitor: Visitor, answering: Gateway, headers: dict[str, str]
 ) -> None:
     refused = ask(visitor, **headers)
-    assert refused.status_code == 403
+    code = "cross-site" if headers.keys() & {"origin", "sec-fetch-site"} else "no-csrf-token"
+    assert (refused.status_code, refused.json()["code"]) == (403, code)
     assert answering.engine.requests == []
 
 
@@ -330,3 +332,51 @@ def test_models_that_do_not_chat_say_what_they_are_for(visitor: Visitor, backend
 )
 def test_the_examples_ask_where_clients_find_the_gateway(listen: str, asked_as: str, url: str) -> None:
     assert Playground(lambda: listen, key="", needs_key=lambda: False).base_url(asked_as) == url
+
+
+@pytest.mark.parametrize("how", ["logout", "revoked"])
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_session_that_ends_ends_what_was_asked_in_it(
+    visitor: Visitor, answering: Gateway, backend: ScriptedBackend, how: str, begun: bool
+) -> None:
+    async def nothing(seen: Seen, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    answering.script = streaming("first", endless=True) if begun else nothing
+    left, word, tokens = answering.left, visitor.csrf(), dict(backend.tokens_known)
+    told: list[tuple[int, str]] = []
+
+    def chat() -> None:
+        # As whoever has a copy of the cookie asks.
+        with httpx.Client(base_url=visitor.url, trust_env=False, cookies=dict(visitor.http.cookies)) as other:
+            answer = other.post(CHAT, json=BODY, headers={"x-csrf-token": word}, timeout=30)
+            told.append((answer.status_code, answer.text))
+
+    asking = threading.Thread(target=chat, daemon=True)
+    asking.start()
+    until(lambda: answering.engine.requests, "it has come to the engine")
+    try:
+        if how == "logout":
+            visitor.http.post("/admin/logout", data={"csrf": word})
+        else:
+            backend.tokens_known.clear()
+        until(lambda: answering.left == left + 1, "the engine's client has left")
+        until(lambda: backend.playground.running == 0, "no chat is left")
+        asking.join(10)
+    finally:
+        backend.tokens_known.update(tokens)
+    ((status, text),) = told
+    assert status == (200 if begun else 401)
+    assert '"code":"session-over"' in text
+
+
+def test_a_header_in_no_alphabet_of_http_is_no_defect(visitor: Visitor, answering: Gateway) -> None:
+    async def odd(seen: Seen, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-llmgw-replica: \xe2\x82\xac\x01\r\n"
+            b"retry-after: \xe2\x82\xac\r\ncontent-length: 2\r\n\r\n{}"
+        )
+        await writer.drain()
+
+    answering.script = odd
+    assert ask(visitor).status_code == 200

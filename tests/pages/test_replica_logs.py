@@ -112,3 +112,10 @@ def test_a_line_without_end_is_cut_and_counted() -> None:
     assert plain_line("x" * (LINE_CHARS_MAX + 5)) == "x" * LINE_CHARS_MAX + " … and 5 characters more"
     assert plain_lines("a\n\nb") == ["a", "", "b"]
     assert plain_lines("") == []
+
+
+def test_no_more_lines_are_shown_than_were_asked_for_whatever_the_node_sends(
+    visitor: Visitor, backend: ScriptedBackend
+) -> None:
+    say(backend, "\n" * 100_000 + "one\ntwo\n")
+    assert lines(visitor.http.get(f"{LOGS}?lines=2").text) == ["one", "two"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jinja2
 import pytest
 
-from llmgw.server.pages.times import ago, relative, without_now
+from llmgw.server.pages.times import ago, iso, relative, utc, without_now
 
 NOW = 1_700_000_000.0
 
@@ -41,3 +41,11 @@ def test_a_page_gives_the_hour_when_pointed_at_and_says_when_it_knows_none() -> 
     assert earlier != later
     assert without_now(earlier) == without_now(later)
     assert without_now(earlier) != without_now(template.render(at=NOW + 1, now=NOW + 1))
+
+
+@pytest.mark.parametrize("at", [1e300, -1e300, 1e13, float("nan"), float("inf")])
+def test_a_moment_that_no_calendar_has_fails_no_page(at: float) -> None:
+    environment = jinja2.Environment(autoescape=True)
+    environment.filters.update(ago=ago, utc=utc, iso=iso)
+    assert "–" in environment.from_string("{{ at | ago }}").render(at=at, now=NOW)
+    assert environment.from_string("{{ at | utc }}{{ at | iso }}").render(at=at) == "––"

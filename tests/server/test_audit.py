@@ -309,15 +309,26 @@ def test_wrong_tokens_of_headers_and_of_the_form_are_in_the_log_also_those_not_l
 
 def test_a_form_s_fields_are_told_as_a_body_s_are_and_no_others() -> None:
     form = b"csrf=secret&message=secret&replicas=3&model=org%2Fa&profile=p&models=a&models=b&force=&note=%C3%BC"
-    kind = "application/x-www-form-urlencoded; charset=utf-8"
-    assert wish_of("/admin/scale", {}, b"", kind, form) == ("org/a/p", "note ü; replicas 3; models a, b")
-    assert wish_of("/admin/nodes/{node}", {"node": "n1"}, b"force=1&said=x", kind, b"") == ("n1", "force 1")
+    assert wish_of("/admin/scale", {}, b"", form) == ("org/a/p", "note ü; replicas 3; models a, b")
+    assert wish_of("/admin/nodes/{node}", {"node": "n1"}, b"force=1&said=x", b"") == ("n1", "force 1")
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[1]", b'"x"', b"\xff", b"[" * 5_000, b'{"model": {"a": 1}, "files": 3}']
 )
 def test_a_body_that_cannot_be_read_tells_nothing_and_fails_nothing(body: bytes) -> None:
-    subject, summary = wish_of("/r", {}, b"%ff=%ff&;&" + b"a=1&" * 500, "application/json", body)
+    subject, summary = wish_of("/r", {}, b"%ff=%ff&;&" + b"a=1&" * 500, body)
     assert subject == ""
     assert "secret" not in summary
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "multipart/form-data", "text/plain", ""])
+def test_a_change_is_told_as_it_was_made_whatever_its_content_type_claims(with_plane: Run, kind: str) -> None:
+    async def body(made: Plane) -> None:
+        asked = b'{"model": "m", "replicas": 0, "profile": "default"}'
+        answer = await made.raw("scale", asked, kind)
+        (entry,) = await made.get("audit?limit=1")
+        assert (entry["status"], entry["route"]) == (answer.status_code, "/api/v1/scale")
+        assert (entry["subject"], entry["summary"]) == ("m/default", "replicas 0")
+
+    with_plane(body)

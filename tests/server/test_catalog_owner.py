@@ -44,6 +44,9 @@ class Plane:
     async def post(self, path: str, **body: Any) -> httpx.Response:
         return await self._client.post(f"/api/v1/{path}", json=body)
 
+    async def raw(self, path: str, content: bytes, kind: str) -> httpx.Response:
+        return await self._client.post(f"/api/v1/{path}", content=content, headers={"content-type": kind})
+
     async def put(self, path: str, content: bytes) -> httpx.Response:
         return await self._client.put(f"/api/v1/{path}", content=content)
 

@@ -45,8 +45,10 @@ class MetricsHttp:
                 status, body = await self._answer(reader)
                 writer.write(_head(status, body) + body)
                 await writer.drain()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # it went away, or was too slow
+        except TimeoutError:
+            writer.transport.abort()  # closing would wait for ever for whoever reads nothing
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # it went away
         except asyncio.CancelledError:
             pass  # the agent ends; asyncio's streams would log this as a defect (CPython 3.11)
         finally:

@@ -23,7 +23,7 @@ from llmgw.server.admin.backend import AdminBackend
 from llmgw.server.pages.cookies import SESSION, read_cookie
 from llmgw.server.pages.events import EVENTS
 from llmgw.server.pages.handlers import sentence
-from llmgw.server.pages.origin import from_another_site
+from llmgw.server.pages.origin import by_a_link, from_another_site
 from llmgw.server.pages.rendering import error_page
 from llmgw.server.pages.sessions import BrowserSession, BrowserSessions
 
@@ -198,9 +198,12 @@ class Guard:
             # Before anything is refused: the audit log says in whose name it was asked.
             scope.setdefault("state", {}).update(by=session.by, session=session)
             is_page = path.startswith("/admin/")
-            if not reads and from_another_site(scope["headers"]):
+            # Cookies go to every port of a host. A page of another one cannot read an answer, but would hold this
+            # session's streams, and measure what pages weigh.
+            if from_another_site(scope["headers"]) and not (reads and by_a_link(scope["headers"])):
                 message = "this was not sent by a page of this server; nothing was changed"
-                refuse = _refusal_page(scope, message) if is_page else refusal(403, "cross-site", message)
+                as_page = is_page and _is_form(scope["headers"])  # a page's script reads JSON
+                refuse = _refusal_page(scope, message) if as_page else refusal(403, "cross-site", message)
                 await refuse(scope, receive, send)
                 return
             if not reads and not is_page and not _carries(scope["headers"], session):
@@ -233,6 +236,11 @@ def _is_page(path: str, headers: list[tuple[bytes, bytes]]) -> bool:
     if path == "/":
         return any(name == b"accept" and b"text/html" in value for name, value in headers)
     return path == "/admin" or (path.startswith("/admin/") and path != EVENTS and not path.endswith(".svg"))
+
+
+def _is_form(headers: list[tuple[bytes, bytes]]) -> bool:
+    kinds = [value for name, value in headers if name == b"content-type"]
+    return bool(kinds) and kinds[0].lower().startswith(b"application/x-www-form-urlencoded")
 
 
 def _refusal_page(scope: Scope, message: str) -> Response:

@@ -94,8 +94,7 @@ class _Asked:
         route, path_params = self._route()
         if route in ASKS_ONLY and status not in NOT_LET_IN:
             return
-        kind = self._headers.get(b"content-type", "")
-        subject, summary = wish_of(route, path_params, self._scope["query_string"], kind, bytes(self._body))
+        subject, summary = wish_of(route, path_params, self._scope["query_string"], bytes(self._body))
         client = self._scope.get("client")
         self._audit.record(
             by=by,

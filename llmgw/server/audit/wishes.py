@@ -19,6 +19,8 @@ NAMES_SHOWN_MAX = 5
 FIELDS_MAX = 100
 ASKS_ONLY = frozenset({"/api/v1/catalog/plan", "/admin/playground", "/admin/playground/chat"})
 """What is no GET, and yet changes nothing. In the log is who was not let in to it."""
+FORMS = "/admin/"
+"""Pages take forms, and all else JSON."""
 NOT_LET_IN = frozenset({401, 403})
 
 _TOKEN = re.compile(r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
@@ -67,13 +69,14 @@ SHOWN: Mapping[str, Callable[[Any], str]] = {
 _SUBJECTS = ("model", "name", "node", "replica", "fabric")
 
 
-def wish_of(route: str, path_params: Mapping[str, Any], query: bytes, kind: str, body: bytes) -> tuple[str, str]:
+def wish_of(route: str, path_params: Mapping[str, Any], query: bytes, body: bytes) -> tuple[str, str]:
     """(subject, summary) of a request: what it was about, and what of it was wished.
 
-    `route` is the route's form, `path_params` what its path says, `query` and `body` as they came, `kind` the
-    content type. A body that is empty, cut off or unreadable tells nothing.
+    `route` is the route's form, `path_params` what its path says, `query` and `body` as they came. A body that is
+    empty, cut off or unreadable tells nothing. It is read as its route reads it, whatever its content type says:
+    the API takes JSON under any, and the log must tell what was done.
     """
-    fields = {**_query(query), **_body(kind, body)}
+    fields = {**_pairs(query.decode("latin-1")), **_body(body, form=route.startswith(FORMS))}
     subject = "/".join(str(value) for value in path_params.values())
     if not subject:
         of = next((name for name in _SUBJECTS if isinstance(fields.get(name), str) and fields[name]), None)
@@ -98,14 +101,10 @@ def cleaned(route: str, text: str) -> str:
     return _TOKEN.sub(HIDDEN, text) if "/tokens" in route else text
 
 
-def _query(query: bytes) -> dict[str, Any]:
-    return _pairs(query.decode("latin-1"))
-
-
-def _body(kind: str, body: bytes) -> dict[str, Any]:
+def _body(body: bytes, *, form: bool) -> dict[str, Any]:
     if not body.strip():
         return {}
-    if kind.partition(";")[0].strip().lower() == "application/x-www-form-urlencoded":
+    if form:
         return _pairs(body.decode("latin-1"))
     try:
         found = msgspec.json.decode(body)

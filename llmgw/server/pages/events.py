@@ -21,8 +21,8 @@ from llmgw.messages.findings import Finding
 from llmgw.server.admin import border
 from llmgw.server.admin.answers import ALWAYS, refusal
 from llmgw.server.admin.backend import AdminBackend
-from llmgw.server.pages.cookies import SESSION, read_cookie
-from llmgw.server.pages.sessions import BrowserSession, BrowserSessions
+from llmgw.server.pages.sessions import BrowserSession
+from llmgw.server.pages.still_may import StillMay
 
 EVENTS = "/admin/events"
 HEADERS = {**ALWAYS, "content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
@@ -57,33 +57,23 @@ class Events:
     def __init__(
         self,
         backend: AdminBackend,
-        sessions: BrowserSessions,
+        alive: StillMay,
         *,
-        secure: bool,
         limits: EventLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.backend = backend
+        self.alive = alive
         self.limits = EventLimits() if limits is None else limits
         self.clock = clock
         self.open: Counter[str] = Counter()
         """Whose → how many streams."""
-        self._sessions = sessions
-        self._secure = secure
         self._findings: list[Finding] | None = None
         self._looked_at = -float("inf")
 
     def routes(self) -> list[Route]:
         """The address of the streams."""
         return [Route(EVENTS, self._stream, methods=["GET"])]
-
-    async def alive(self, request: Request) -> bool:
-        """Whether who asked may still ask: not logged out, no session over its time, no token revoked."""
-        tokens = await self.backend.tokens()
-        if getattr(request.state, "session", None) is None:
-            return any(token.name == request.state.by for token in tokens)
-        value = read_cookie(request.scope["headers"], SESSION, secure=self._secure)
-        return value is not None and self._sessions.find(value, tokens) is not None
 
     def counted(self) -> tuple[int, int]:
         """(what happened, what moved) until now; findings that came of time alone have happened."""

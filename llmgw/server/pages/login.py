@@ -127,12 +127,19 @@ def safe_next(path: str | None) -> str:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """A form's fields. Raises AdminError(400, 408, 413 or 415)."""
+    """A form's fields, each once: of two the audit log could tell another than was meant.
+
+    Raises AdminError(400, 408, 413 or 415).
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise border.bad_request(f"{request.url.path} takes a form (application/x-www-form-urlencoded)")
     raw = await border.read_body(request)
     try:
-        return dict(parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=20))
+        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=20)
     except ValueError:
         raise border.bad_request("the form cannot be read") from None
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise border.bad_request("a field of the form is given twice")
+    return fields

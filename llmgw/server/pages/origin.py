@@ -20,3 +20,8 @@ def _netloc(origin: str) -> str | None:
         return urlsplit(origin).netloc
     except ValueError:
         return None
+
+
+def by_a_link(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a person goes to this address: a page alone never reads what comes of it (Fetch Metadata, W3C)."""
+    return [value for name, value in headers if name == b"sec-fetch-mode"] == [b"navigate"]

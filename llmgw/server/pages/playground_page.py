@@ -21,6 +21,7 @@ from llmgw.server.pages.changes import SAID, read_change, require_word
 from llmgw.server.pages.handlers import as_page
 from llmgw.server.pages.passed_on import while_there
 from llmgw.server.pages.rendering import page
+from llmgw.server.pages.still_may import StillMay
 
 PATH = "/admin/playground"
 BODY_BYTES_MAX = 4 * 1024 * 1024
@@ -80,8 +81,8 @@ class _Refused(msgspec.Struct, frozen=True):
     error: _Error
 
 
-def playground_routes(backend: AdminBackend) -> list[Route]:
-    """The page, the form on it, and what its script asks."""
+def playground_routes(backend: AdminBackend, alive: StillMay) -> list[Route]:
+    """The page, the form on it, and what its script asks, for as long as whoever asked is `alive`."""
 
     def shown(request: Request, status: int = 200, **more: Any) -> Response:
         fields: Mapping[str, str] = more.pop("fields", {})
@@ -115,7 +116,7 @@ def playground_routes(backend: AdminBackend) -> list[Route]:
         form = await read_change(request)
         try:
             body = read_chat(form)
-            answer = await while_there(request.receive, _whole(backend.playground, body))
+            answer = await while_there(request, _whole(backend.playground, body), alive)
         except AdminError as error:
             return shown(request, error.status, fields=form, said=error.message)
         return shown(request, fields=form, answer=answer)
@@ -129,7 +130,7 @@ def playground_routes(backend: AdminBackend) -> list[Route]:
             msgspec.json.decode(body, type=_Chat)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise border.bad_request(f"this is no chat request: {error}") from None
-        return PassedOn(backend.playground, body)
+        return PassedOn(backend.playground, body, alive)
 
     return [
         Route(PATH, as_page(show), methods=["GET"]),
@@ -139,36 +140,42 @@ def playground_routes(backend: AdminBackend) -> list[Route]:
 
 
 class PassedOn(Response):
-    """The gateway's answer as it comes. When the browser leaves, the engine's work ends at once."""
+    """The gateway's answer as it comes. The engine's work ends when the browser leaves, or its session ends."""
 
-    def __init__(self, playground: AdminPlayground, body: bytes) -> None:
+    def __init__(self, playground: AdminPlayground, body: bytes, alive: StillMay) -> None:
         super().__init__()
         self._playground = playground
         self._asked = body
+        self._alive = alive
+        self._begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await while_there(receive, self._pass(scope, receive, send))
-
-    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
         try:
-            async with self._playground.chat(self._asked) as answer:
-                kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-                headers = {name: answer.headers[name] for name in _PASSED_HEADERS if name in answer.headers}
-                # Whatever an engine says that it answers with, nothing of it is a document of this site.
-                headers["content-type"] = kind if kind in _PASSED_TYPES else "text/plain; charset=utf-8"
-                raw = [(name.encode(), value.encode("latin-1")) for name, value in {**ALWAYS, **headers}.items()]
-                await send({"type": "http.response.start", "status": answer.status_code, "headers": raw})
-                begun = True
-                async for part in answer.aiter_raw():
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
+            await while_there(Request(scope, receive), self._pass(send), self._alive)
         except AdminError as error:
-            if not begun:
+            if not self._begun:
                 await refusal(error.status, error.code, error.message)(scope, receive, send)
                 return
             # The head is out: what is left is to say it as the gateway says it of its own streams.
             event = msgspec.json.encode({"error": {"message": error.message, "code": error.code}})
             await send({"type": "http.response.body", "body": b"\n\ndata: %b\n\n" % event, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _pass(self, send: Send) -> None:
+        async with self._playground.chat(self._asked) as answer:
+            kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+            headers = {
+                name: value
+                for name in _PASSED_HEADERS
+                if (value := answer.headers.get(name)) is not None and value.isascii() and value.isprintable()
+            }
+            # Whatever an engine says that it answers with, nothing of it is a document of this site.
+            headers["content-type"] = kind if kind in _PASSED_TYPES else "text/plain; charset=utf-8"
+            raw = [(name.encode(), value.encode()) for name, value in {**ALWAYS, **headers}.items()]
+            await send({"type": "http.response.start", "status": answer.status_code, "headers": raw})
+            self._begun = True
+            async for part in answer.aiter_raw():
+                await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

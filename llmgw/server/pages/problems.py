@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from llmgw.messages.findings import Finding
+from llmgw.messages.findings import SEVERITIES, Finding
 from llmgw.server.pages.places import Place, Places
 
-SEVERITIES = ("error", "warning", "info")
 ALONE_MAX = 3
 """So many findings of one check are each told in full; more are told together."""
 LISTED_MAX = 100
@@ -70,7 +69,7 @@ def group_problems(findings: Iterable[Finding], places: Places) -> list[Problem]
 
 def count_severities(findings: Iterable[Finding]) -> dict[str, int]:
     """How many there are of each severity, all three named."""
-    counts = dict.fromkeys(SEVERITIES, 0)
+    counts: dict[str, int] = dict.fromkeys(SEVERITIES, 0)
     for finding in findings:
         counts[finding.severity] += 1
     return counts

@@ -78,7 +78,7 @@ def replica_routes(backend: AdminBackend) -> list[Route]:
             streams=sorted({ENGINE, stream, *(view.streams if view is not None else ())}),
             lines=lines,
             lines_max=LOG_LINES_MAX,
-            text=plain_lines(view.text) if view is not None else [],
+            text=plain_lines(view.text)[-lines:] if view is not None else [],
             over=view is not None and view.shard_over,
             problem=sentence(problem.message) if problem is not None else None,
             api=f"/api/v1/replicas/{replica_url(replica_id).rpartition('/')[2]}/logs?"

@@ -23,6 +23,7 @@ from llmgw.server.pages.rendering import PAGE_HEADERS, PAGES, error_page
 from llmgw.server.pages.replica_pages import replica_routes
 from llmgw.server.pages.request_pages import request_routes
 from llmgw.server.pages.sessions import BrowserSessions
+from llmgw.server.pages.still_may import still_may
 from llmgw.server.pages.usage_page import usage_routes
 
 
@@ -36,7 +37,8 @@ def page_routes(
 ) -> list[Route]:
     """All of them; `Guard` stands before them as it does before the API."""
     login = Login(backend, sessions, check, secure=secure)
-    events = Events(backend, sessions, secure=secure, limits=event_limits)
+    alive = still_may(backend, sessions, secure=secure)
+    events = Events(backend, alive, limits=event_limits)
     return [
         Route("/", _to_admin, methods=["GET"]),
         Route(f"{PREFIX}/{{version}}/{{name:path}}", serve_asset, methods=["GET"]),
@@ -54,7 +56,7 @@ def page_routes(
         *history_routes(backend),
         *request_routes(backend),
         *usage_routes(backend),
-        *playground_routes(backend),
+        *playground_routes(backend, alive),
         Route("/admin/{rest:path}", as_page(_nothing), methods=["GET"]),
     ]
 

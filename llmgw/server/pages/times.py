@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
 import time
 
@@ -16,12 +17,19 @@ _RELATIVE = re.compile(r'(<time class="ago"[^>]*>)[^<]*|(<meta name="(?:now|news
 
 def utc(at: float) -> str:
     """Seconds since the epoch → `2026-08-06 16:11:23 UTC`."""
-    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return _date(at, "%Y-%m-%d %H:%M:%S UTC")
 
 
 def iso(at: float) -> str:
     """For `<time datetime>`."""
-    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _date(at, "%Y-%m-%dT%H:%M:%SZ")
+
+
+def _date(at: float, form: str) -> str:
+    try:
+        return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime(form)
+    except (OverflowError, ValueError, OSError):
+        return UNKNOWN  # a moment that no calendar has: a page must not fail of it
 
 
 @jinja2.pass_context
@@ -30,7 +38,7 @@ def ago(context: jinja2.runtime.Context, at: float | None) -> Markup | str:
 
     What is not known is `–`. `now` is the page's own, so that all of its times are of one moment.
     """
-    if at is None:
+    if at is None or not math.isfinite(at):
         return UNKNOWN
     now = context.get("now")
     said = relative(at, time.time() if now is None else now)
