@@ -1,5 +1,5 @@
-"""The address of the admin API for programs on the server's own host: one that can be dialled, and whose certificate
-says that name. What is listened on may be neither."""
+"""The address of the admin API for programs on the server's own host: one that can be dialled, and that its
+certificate names. What is listened on may be neither."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def address_on_this_host(bound: str, cert: str | None) -> str:
 
 
 def authority_of(cert: str, authority: str) -> str | None:
-    """The file of the authority that a certificate, with the intermediates in its file, leads back to: `authority`,
-    absolute. None when it is another's, or one that hosts trust anyway."""
+    """`authority`, absolute, where the certificate leads back to it by the intermediates in its file; else None:
+    it is another's, as a rule one that hosts trust anyway."""
     chain, roots = _read(cert), _read(authority)
     if chain and any(_issued(chain[-1], root) for root in roots):
         return str(Path(authority).absolute())

@@ -57,8 +57,8 @@ def test_an_alert_asks_for_what_there_is_and_says_what_is_wrong_why_and_what_to_
 
 
 def test_events_that_are_counted_are_rounded_since_increase_makes_more_than_one_of_one() -> None:
-    # https://prometheus.io/docs/prometheus/latest/querying/functions/#increase: "it is possible to get a non-integer
-    # result even if a counter increases only by integer increments".
+    # https://prometheus.io/docs/prometheus/latest/querying/functions/#increase: "it is possible to get a
+    # non-integer result even if a counter increases only by integer increments".
     for name, rule in RULES.items():
         for over in re.findall(r"increase\(.+?\)+ > ([0-9.]+)", rule["expr"]):
             counted = float(over) > 0 or "$value" in rule["annotations"]["summary"]

@@ -1,4 +1,4 @@
-"""The admin API's address for programs on the server's own host, whatever it listens on and its certificate says."""
+"""The admin API's address for programs on its own host, whatever it listens on and its certificate says."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
         ("[::]:8081", ["gateway.internal"], "https://gateway.internal:8081"),
         ("10.0.0.9:8081", ["10.0.0.9", "gateway.internal"], "https://10.0.0.9:8081"),
         ("10.0.0.9:8081", ["gateway.internal"], "https://gateway.internal:8081"),
-        # Another host's name may lead past a listener that is loopback's alone, and localhost not to another address.
+        # Another name may lead past a listener that is loopback's alone, and localhost to no other address.
         ("127.0.0.1:8081", ["gateway.internal"], "https://127.0.0.1:8081"),
         ("127.0.0.1:8081", ["gateway.internal", "localhost"], "https://localhost:8081"),
         ("10.0.0.9:8081", ["localhost", "gateway.internal"], "https://gateway.internal:8081"),
