@@ -30,6 +30,7 @@ from llmgw.pki.revocation import RevocationList
 from llmgw.pki.tls import ServerCertificate, agents_server_context
 from llmgw.server.admin.app import create_admin_app
 from llmgw.server.admin.backend import AdminError
+from llmgw.server.admin_address import address_on_this_host, authority_of
 from llmgw.server.admin_file import write_admin_file
 from llmgw.server.agents_api import AgentsApi
 from llmgw.server.asgi import AsgiServer, serve_asgi
@@ -213,9 +214,10 @@ class _ControlProcess:
         server.start(sockets)
         await server.wait_started()
         self._servers.append(server)
-        scheme = "https" if context is not None else "http"
-        url = f"{scheme}://{bound_address(sockets[0])}"
-        await write_admin_file(state, store, url, None, time.time())
+        cert, agents = (admin.tls.cert if admin.tls is not None else None), self._config.agents.tls
+        url = address_on_this_host(bound_address(sockets[0]), cert)
+        ca = authority_of(cert, agents.ca) if cert is not None and agents is not None else None
+        await write_admin_file(state, store, url, ca, time.time())
         log.info("admin API", url=url)
         if self._config.agents.tls is not None:
             await self._listen_for_agents(hub, store, backend.upgrades)

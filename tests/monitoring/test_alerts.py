@@ -56,6 +56,15 @@ def test_an_alert_asks_for_what_there_is_and_says_what_is_wrong_why_and_what_to_
             assert label in reader.labels, f"{{{{ $labels.{label} }}}} is empty: {sorted(reader.labels)}"
 
 
+def test_events_that_are_counted_are_rounded_since_increase_makes_more_than_one_of_one() -> None:
+    # https://prometheus.io/docs/prometheus/latest/querying/functions/#increase: "it is possible to get a
+    # non-integer result even if a counter increases only by integer increments".
+    for name, rule in RULES.items():
+        for over in re.findall(r"increase\(.+?\)+ > ([0-9.]+)", rule["expr"]):
+            counted = float(over) > 0 or "$value" in rule["annotations"]["summary"]
+            assert not counted or rule["expr"].startswith("round("), name
+
+
 def test_whatever_wakes_an_operator_has_an_alert() -> None:
     text = " ".join(rule["expr"] for rule in RULES.values())
     for part in (

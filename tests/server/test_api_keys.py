@@ -135,6 +135,7 @@ def test_metrics_have_every_keys_series_from_the_start_and_are_bounded() -> None
     text = world.text()
     assert value(text, "llmgw_key_requests_total", key="name0000", status_class="2xx") == 0
     assert value(text, "llmgw_key_requests_total", key="(none)", status_class="4xx") == 0
+    assert value(text, "llmgw_key_requests_total", key="(other)", status_class="2xx") == 0
     outcomes = [Outcome(model="m", endpoint="e", status=200, key=key.id) for key in many]
     world.hub.telemetry("r", Telemetry(outcomes=outcomes))
     text = world.text()

@@ -210,6 +210,25 @@ def test_the_time_to_the_first_byte_is_judged_by_twenty_requests_or_more(with_pl
     with_plane(body)
 
 
+def test_a_finding_that_is_about_to_end_does_not_call_calm_values_a_limit_crossed(with_plane: WithPlane) -> None:
+    async def body(plane: Plane) -> None:
+        engines = await limited(plane, waiting=50, ttft_p95="2s")
+        plane.hub.fleet.routers["r"] = RouterState()
+        for _ in range(40):
+            plane.hub.rates.take([Outcome("a", None, 200, first_byte_s=3.0)] * 2, ["a"], engines.now)
+            engines.say(1, BUSY)
+        assert not any("not above" in finding["what"] for finding in (await engines.findings()).values())
+        engines.say(20, CALM)
+        waiting = (await engines.findings())["limit-waiting"]["what"]
+        assert "It is not above that now, and this ends after 30 s of at most 45" in waiting
+        engines.say(25, BUSY)
+        engines.say(20, CALM)
+        first_byte = (await engines.findings())["limit-ttft"]["what"]
+        assert first_byte.startswith("nobody waits for a any more; its limits.ttft_p95 is 2s. It is not above")
+
+    with_plane(body)
+
+
 def test_limits_are_changed_without_a_restart_of_anything(with_plane: WithPlane) -> None:
     async def body(plane: Plane) -> None:
         changed = {**model(), "limits": {"waiting": 5, "kv_cache": 0.9, "ttft_p95": "2s"}}

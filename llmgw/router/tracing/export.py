@@ -41,6 +41,8 @@ class SpanExport:
         """Raises TracingError for a headers file that cannot be used, ImportError without the extra `otel`."""
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
+        from llmgw.router.tracing.collector import CollectorSession
+
         # It says of each batch that nobody takes it, with the whole story; here that is said once a minute.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self._exporter = OTLPSpanExporter(
@@ -48,6 +50,7 @@ class SpanExport:
             headers=read_trace_headers(Path(headers_file)) if headers_file is not None else {},
             certificate_file=ca,
             timeout=SEND_TIMEOUT_S,
+            session=CollectorSession(),
         )
         self._endpoint = endpoint
         self._spans: deque[Span] = deque()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 from llmgw.config.addresses import join_host_port
 from llmgw.config.base import format_duration
@@ -10,7 +11,7 @@ from llmgw.fleet.events import Event
 from llmgw.fleet.model import Fleet, NodeState, Replica, Shard
 from llmgw.messages.findings import Finding
 from llmgw.server.limits.readings import ready_replicas
-from llmgw.server.limits.watch import Change, Crossing, Key, Kind
+from llmgw.server.limits.watch import CALM_SHARE, HELD_S, Change, Crossing, Key, Kind
 
 NAMED_MAX = 5
 _WHAT: dict[Kind, str] = {
@@ -76,8 +77,8 @@ def _model_finding(model: str, crossing: Crossing, ours: bool) -> Finding:
         check="limit-ttft",
         severity="warning",
         where=model,
-        what=f"of {model}, 95 in 100 requests have their first byte within {_shown('ttft_p95', crossing.value)}, "
-        f"over the last minute; its limits.ttft_p95 is {_shown('ttft_p95', crossing.limit)}",
+        what=f"{_first_bytes(model, crossing)}; its limits.ttft_p95 is {_shown('ttft_p95', crossing.limit)}"
+        f"{_ending('ttft_p95', [crossing])}",
         why="clients wait longer than was meant",
         remedy=f"{look}`llmgw ctl replicas --model {model}` shows who has a queue; a limit that is too low is "
         "changed in the catalog, which restarts nothing",
@@ -111,10 +112,29 @@ def _replicas_finding(
         check="limit-kv-cache" if kind == "kv_cache" else "limit-waiting",
         severity="warning",
         where=model,
-        what=what,
+        what=f"{what}{_ending(kind, list(crossed.values()))}",
         why=why,
         remedy=remedy,
     )
+
+
+def _first_bytes(model: str, crossing: Crossing) -> str:
+    if not crossing.value:
+        return f"nobody waits for {model} any more"
+    return (
+        f"of {model}, 95 in 100 requests have their first byte within {_shown('ttft_p95', crossing.value)}, "
+        "over the last minute"
+    )
+
+
+def _ending(kind: Kind, crossed: Sequence[Crossing]) -> str:
+    """What is said while no value is above the limit any more, so that nobody takes those shown for a mistake."""
+    if any(crossing.value > crossing.limit for crossing in crossed):
+        return ""
+    calm = _shown(kind, CALM_SHARE * crossed[0].limit)
+    if kind == "waiting":
+        calm = f"{math.floor(CALM_SHARE * crossed[0].limit)}"
+    return f". It is not above that now, and this ends after {HELD_S:.0f} s of at most {calm}"
 
 
 def _listed(kind: Kind, crossed: Mapping[str, Crossing]) -> str:

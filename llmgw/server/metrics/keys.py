@@ -37,7 +37,7 @@ def _requests(source: Source) -> Iterator[Sample]:
         rest.update(keys.tally.counts.get(key_id, {}))
     counted = [(name, keys.tally.counts.get(key_id, {})) for key_id, name in shown]
     counted.append(("(none)", keys.tally.counts.get(WITHOUT, {})))
-    if rest:
+    if len(keys.names) > len(shown):
         counted.append((OTHER, rest))
     for name, counts in counted:
         for status in sorted({*STATUS_CLASSES, *counts}):
