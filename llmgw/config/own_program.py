@@ -34,6 +34,11 @@ def own_module(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", module, *arguments]
 
 
+def own_python(code: str) -> list[str]:
+    """The command line that runs Python with llmgw at hand; a build that holds its own (`is_frozen`) has none."""
+    return [sys.executable, "-c", code]
+
+
 def run_as_module(argv: Sequence[str]) -> bool:
     """In a build with its own Python, do what `own_module` asks for in `argv` (the program's name first).
 

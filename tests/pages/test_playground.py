@@ -119,7 +119,7 @@ def test_only_a_page_of_this_session_may_ask(
     visitor: Visitor, answering: Gateway, headers: dict[str, str]
 ) -> None:
     refused = ask(visitor, **headers)
-    assert (refused.status_code, refused.json()["code"]) == (403, "no-csrf-token")
+    assert refused.status_code == 403
     assert answering.engine.requests == []
 
 

@@ -137,7 +137,7 @@ def test_a_chat_streams_goes_on_and_is_counted(person: Person, answering: Gatewa
     assert person.page.get_attribute("#figures a", "href") == "/admin/requests?id=req-77"
     person.page.keyboard.type("And then?")
     person.page.keyboard.press("Enter")
-    person.page.wait_for_selector("li:nth-child(4)")
+    person.page.wait_for_selector(".turn:nth-child(4)")
     person.answered()
     first, second = answering.bodies
     assert [each["role"] for each in first["messages"]] == ["system", "user"]
@@ -168,7 +168,7 @@ def test_stopping_in_mid_stream_closes_the_engines_connection_and_keeps_what_cam
     assert "stopped" in person.text("#figures")
     answering.script = streaming("again")
     person.say("Go on")
-    person.page.wait_for_selector("li:nth-child(4)")
+    person.page.wait_for_selector(".turn:nth-child(4)")
     person.answered()
     assert person.page.locator(".turn.assistant .text").last.text_content() == "again"
     person.content()

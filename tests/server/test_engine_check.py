@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ class Fleet:
             memory=Forgetful(),
             publish=lambda table: None,
         )
-        store: Any = None
+        store: Any = SimpleNamespace(audit=None)
         self.backend = Backend(
             self.hub,
             store,

@@ -6,7 +6,6 @@ A model is bound to a fabric, so that it is known beforehand where it runs.
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any
 import httpx
 import yaml
 
+from llmgw.config.own_program import own_python
 from llmgw.sim.demo_files import write_private
 from llmgw.sim.demo_fleet import DemoError, DemoFleet
 from llmgw.sim.fabric.change import fabric_path
@@ -124,7 +124,7 @@ class Site:
         """Start a node's agent again as another version of llmgw, which takes a Python (`is_frozen`)."""
         self.fleet.kill_node(node)
         start = f"import llmgw; llmgw.__version__ = {version!r}; from llmgw.__main__ import main; main()"
-        self.fleet.start_agent(node, program=[sys.executable, "-c", start])
+        self.fleet.start_agent(node, program=own_python(start))
 
     async def close(self) -> None:
         """Give up what still waits."""
