@@ -190,6 +190,14 @@ def change_arguments(folder: Path, model: str, arguments: list[str]) -> None:
     write_private(path, yaml.safe_dump(config, sort_keys=False))
 
 
+def change_settle(folder: Path, settle_s: float) -> None:
+    """How long the next server waits, at most, for the nodes that it knows."""
+    path = folder / "server.yaml"
+    config = yaml.safe_load(path.read_text())
+    config["liveness"]["settle"] = f"{settle_s:g}s"
+    write_private(path, yaml.safe_dump(config, sort_keys=False))
+
+
 def write_private(path: Path, text: str) -> None:
     """Write a file that only its owner may read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

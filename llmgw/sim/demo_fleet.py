@@ -32,6 +32,7 @@ from llmgw.sim.claims import ClaimError, claim, free_port
 from llmgw.sim.demo_files import (
     DemoOptions,
     change_arguments,
+    change_settle,
     write_fabrics,
     write_node,
     write_private,
@@ -123,8 +124,14 @@ class DemoFleet:
                 elif self._processes[node].poll() is not None:
                     raise DemoError(f"{node}'s agent did not start; its last words:\n{self.last_words(node)}")
 
-    def start_server(self) -> None:
-        """Start the control plane, in a session of its own."""
+    def start_server(self, *, settle_s: float | None = None) -> None:
+        """Start the control plane, in a session of its own.
+
+        `settle_s`: how long it waits for the nodes that it knows. Without it as long as the demo's first server
+        does, which knows none.
+        """
+        if settle_s is not None:
+            change_settle(self.folder, settle_s)
         self._spawn("server", ["server", "--config", str(self.folder / "server.yaml")], {})
 
     def start_agent(self, node: str, *, program: Sequence[str] | None = None) -> None:

@@ -125,12 +125,16 @@ def test_what_went_well_is_not_held_against_anybody(tmp_path: Path) -> None:
     assert verdict(tmp_path / "f", "served", {"small-9.0": RECEIVED}, shard="small-9.0") == [], (
         "killed before it said"
     )
+    reset = "502 the engine small-9: it reset the connection before it answered"
+    assert verdict(tmp_path / "h", "refused", {SHARD: RECEIVED}, what=reset) == [], "killed before it logged it"
     assert verdict(tmp_path / "g", "served", {SHARD: ANSWERED}, outcomes={}, ended_at=55.0) == [], "nobody knows"
 
 
 def test_what_must_not_happen_is_told(tmp_path: Path) -> None:
     failed = ["no request failed that had not received a byte"]
     assert verdict(tmp_path / "a", "refused", {SHARD: RECEIVED}) == failed
+    alive = "502 the engine small-2: it reset the connection before it answered"
+    assert verdict(tmp_path / "n", "refused", {SHARD: RECEIVED}, what=alive) == failed, "that one was not killed"
     assert "no request failed that had not received a byte" in verdict(tmp_path / "b", "lost", {SHARD: RECEIVED})
     assert verdict(tmp_path / "c", "truncated", {SHARD: RECEIVED}, outcomes={}) == [
         "no stream was cut short without an error event"

@@ -8,13 +8,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
 
 from llmgw.messages.audit_views import AuditEntry
 from llmgw.server.store import audit as audit_store
 from llmgw.server.store import audit_rows
 from llmgw.server.store.engine import migrating_engine
 from llmgw.server.store.migrate import prepare
-from llmgw.server.store.store import Store
+from llmgw.server.store.store import DATABASE_NAME, Store
 from tests.store.inline import InlineStore
 from tests.store.running import on_a_loop, until
 
@@ -43,6 +45,62 @@ async def test_entries_outlive_the_server_and_are_paged_by_key_newest_first(tmp_
     found = [each for page in pages for each in page]
     assert [each.subject for each in found] == [f"s{number}" for number in reversed(range(1, 26))]
     assert found[0] == msgspec.structs.replace(entry(25), id=25)
+
+
+@on_a_loop
+async def test_entries_that_the_disk_does_not_take_are_read_all_the_same_and_stored_once(tmp_path: Path) -> None:
+    store = await Store.open(tmp_path, 1.0)
+    store.audit.add(entry(1))
+    await store.flush()
+    (tmp_path / DATABASE_NAME).rename(tmp_path / "elsewhere")
+    for number in (2, 3, 4):
+        store.audit.add(entry(number, by="ops" if number != 3 else "other"))
+    store.audit.count(4, 7, 9.0)
+
+    async def found(**filters: Any) -> list[int]:
+        return [each.id for each in await store.audit.entries(**filters)]
+
+    async def all_filters() -> list[list[int]]:
+        return [
+            await found(),
+            await found(limit=2),
+            await found(before=3),
+            await found(by="other"),
+            await found(subject="s4"),
+            await found(from_s=2.0, to_s=4.0),
+        ]
+
+    wanted = [[4, 3, 2, 1], [4, 3], [2, 1], [3], [4], [3, 2]]
+    assert await all_filters() == wanted
+    assert (await store.audit.entries(limit=1))[0].count == 7
+    assert store.findings()
+    (tmp_path / "elsewhere").rename(tmp_path / DATABASE_NAME)
+    await store.flush()
+    assert await all_filters() == wanted
+    await store.close()
+    store = await Store.open(tmp_path, 2.0)
+    assert await all_filters() == wanted
+    await store.close()
+
+
+@on_a_loop
+async def test_an_entry_that_is_refused_for_good_does_not_stay_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await Store.open(tmp_path, 1.0)
+    add_entry = audit_rows.add_entry
+
+    def refuse(connection: Connection, entry: AuditEntry) -> None:
+        if entry.subject == "s1":
+            raise IntegrityError("insert", None, Exception("refused"))
+        add_entry(connection, entry)
+
+    monkeypatch.setattr(audit_rows, "add_entry", refuse)
+    store.audit.add(entry(1))
+    store.audit.add(entry(2))
+    await store.flush()
+    assert [each.subject for each in await store.audit.entries()] == ["s2"]
+    await store.close()
 
 
 @on_a_loop

@@ -14,8 +14,6 @@ from llmgw.server.store.interface import StoreInterface
 
 log = structlog.get_logger("audit")
 
-READ_WAIT_S = 5.0
-
 
 class AuditBook:
     """Writes never wait and never fail whoever asked for the change.
@@ -88,11 +86,6 @@ class AuditBook:
     ) -> list[AuditEntry]:
         """Entries that match all that is given, newest first. Raises StoreError."""
         self.write_counts()
-        # What was just done must be in the answer, as in that of history.
-        try:
-            await self._store.flush(timeout_s=READ_WAIT_S)
-        except StoreError as error:
-            log.warning("the audit log is answered without what waits to be stored", reason=error.what)
         return await self._store.audit.entries(
             by=by, subject=subject, from_s=from_s, to_s=to_s, before=before, limit=limit
         )

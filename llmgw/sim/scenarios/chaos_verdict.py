@@ -75,23 +75,29 @@ def judge_chaos(fleet: DemoFleet, judge: Judge, load: ChaosLoad, counts: Outcome
         if fates[fate]:
             judge.tell(f"  {fates[fate]:6}  {fate}: {meaning}")
     judge.facts["requests"] = {"sent": len(load.requests), **{fate: fates[fate] for fate in FATES}}
-    _judge_untouched(judge, load, engines)
+    _judge_untouched(judge, load, engines, killed)
     _judge_begun(judge, load)
     _judge_engines(judge, load, engines, killed)
     _judge_routers(judge, load, counts)
 
 
-def _judge_untouched(judge: Judge, load: ChaosLoad, engines: EngineCounts) -> None:
+def _judge_untouched(judge: Judge, load: ChaosLoad, engines: EngineCounts, killed: set[str]) -> None:
     """No request fails that has not received a byte, unless two engines died on it."""
     failed = [one for one in load.requests if one.fate in ("refused", "lost", "strange", "running")]
     excused = [
-        one for one in failed if one.fate == "refused" and len(engines.received.get(one.id, ())) >= DEATHS_MAX
+        one for one in failed if one.fate == "refused" and len(_died_on(one, engines, killed)) >= DEATHS_MAX
     ]
     guilty = [one for one in failed if one not in excused]
     judge.facts["two_engines_died"] = len(excused)
     _show(judge, guilty)
     also = f" ({len(excused)} had two engines die on them)" if excused else ""
     judge.expect(not guilty, f"no request failed that had not received a byte{also}")
+
+
+def _died_on(one: ChaosRequest, engines: EngineCounts, killed: set[str]) -> set[str]:
+    """The shards that had it: by their logs, and by the gateway's word where one was killed before it logged."""
+    named = {shard for shard in killed if f"the engine {shard.rpartition('.')[0]}: " in one.what}
+    return engines.received.get(one.id, set()) | named
 
 
 def _judge_begun(judge: Judge, load: ChaosLoad) -> None:

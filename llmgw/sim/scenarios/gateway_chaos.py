@@ -16,7 +16,7 @@ from llmgw.sim.chaos_load import ChaosLoad
 from llmgw.sim.demo_fleet import DemoFleet, signal_all
 from llmgw.sim.engine_switch import switch
 from llmgw.sim.scenarios.chaos_verdict import OutcomeCounts, judge_chaos
-from llmgw.sim.scenarios.judge import Judge, ready_replicas, wait_all_ready
+from llmgw.sim.scenarios.judge import SETTLE_S, Judge, ready_replicas, wait_all_ready
 
 FIRST_BYTE_TIMEOUT_S = 3.0
 CHUNK_TIMEOUT_S = 4.0
@@ -139,7 +139,7 @@ class _Chaos:
             await self.go_on(2.0)
             await self._kill(victim)
             await self.go_on()
-            self._fleet.start_server()
+            self._fleet.start_server(settle_s=SETTLE_S)
             await self._fleet.wait_for_admin()
         await self._all_ready()
 

@@ -11,6 +11,10 @@ import psutil
 
 from llmgw.sim.demo_fleet import DemoFleet
 
+SETTLE_S = 30.0
+"""How long a server that is started again waits for the nodes that it knows, at most: the last ends it. On
+a busy machine they take more than the two seconds of a first start, and what was not heard is not adopted."""
+
 
 class Judge:
     """What a scenario says as it goes. `failures` decides the exit code."""

@@ -6,7 +6,7 @@ import asyncio
 
 from llmgw.sim.demo_fleet import DemoFleet
 from llmgw.sim.load import Load
-from llmgw.sim.scenarios.judge import Judge, ready_replicas, wait_all_ready
+from llmgw.sim.scenarios.judge import SETTLE_S, Judge, ready_replicas, wait_all_ready
 
 
 async def server_restart(fleet: DemoFleet, judge: Judge) -> None:
@@ -35,7 +35,7 @@ async def server_restart(fleet: DemoFleet, judge: Judge) -> None:
 
     await judge.wait("requests are served without a control plane", 30.0, served_without)
     judge.tell(f"{load.counts()['served'] - served} requests were served without a control plane")
-    fleet.start_server()
+    fleet.start_server(settle_s=SETTLE_S)
     await fleet.wait_for_admin()
     judge.tell("the server is back")
 
