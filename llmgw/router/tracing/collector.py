@@ -13,7 +13,7 @@ ANSWER_BYTES_MAX = 4096
 ANSWER_S = 1.0
 
 
-class CollectorSession(requests.Session):  # type: ignore[misc] # requests comes without types
+class CollectorSession(requests.Session):
     """As `requests` has it, but an answer is done when its head has come, and one that leads elsewhere an error:
     whoever is there has not taken the spans, and is not to have the collector's key."""
 
