@@ -218,7 +218,11 @@ def test_what_doctor_finds_rides_to_the_server_with_the_agent(fleet: RunningFlee
         path.write_text(before)
         os.kill(fleet.demo.pid("node03"), signal.SIGKILL)
         fleet.demo.start_agent("node03")
-    until(lambda: fleet.node("node03")["state"] == "ready" and not checks(), 30)
+    until(
+        lambda: fleet.node("node03")["state"] == "ready" and not checks(),
+        30,
+        lambda: str(fleet.node("node03")["findings"]),
+    )
 
 
 def test_how_gpus_are_joined_is_told_in_the_api_and_as_a_metric(fleet: RunningFleet) -> None:
