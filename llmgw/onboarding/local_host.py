@@ -212,4 +212,6 @@ def ids_of(owner: str) -> tuple[int, int] | None:
 
 def wall_of_monotonic(at_s: float) -> float:
     """A time of CLOCK_MONOTONIC, which systemd counts by, in seconds since the epoch."""
-    return time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - at_s)
+    # In this order, a pause between the two makes it later, and nothing that runs look older than its files.
+    now = time.clock_gettime(time.CLOCK_MONOTONIC)
+    return time.time() - (now - at_s)

@@ -134,7 +134,7 @@ class Machine:
     def _begin(self, unit: str) -> None:
         # Later than everything that was written until now; whole microseconds, as systemd counts.
         newest = self.host.newest([f"/{name}" for name in self.tree()])
-        self.active[unit] = math.ceil(newest * 1_000_000) / 1_000_000
+        self.active[unit] = (math.ceil(newest * 1_000_000) + 1) / 1_000_000
         self.read = self.read or self._units()
 
     def _units(self) -> dict[str, str]:

@@ -123,7 +123,8 @@ def test_a_list_with_a_changed_entry_is_not_believed(authority: Authority) -> No
 
     der = x509.load_pem_x509_crl(authority.revocations_path.read_bytes()).public_bytes(Encoding.DER)
     serial = next(record.serial for record in authority.list(NOW) if record.name == "node01")
-    changed = der.replace(bytes.fromhex(serial), bytes.fromhex(serial)[:-1] + b"\x00")
+    whole = bytes.fromhex(serial)
+    changed = der.replace(whole, whole[:-1] + bytes([whole[-1] ^ 1]))
     assert changed != der
     pem = x509.load_der_x509_crl(changed).public_bytes(Encoding.PEM)
     authority.revocations_path.write_bytes(pem)
