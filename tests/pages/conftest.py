@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.ctl.scripted import ScriptedBackend, ServedAdmin
+from tests.pages.big_fleet import troubled_backend
 from tests.pages.fabrics import Alive, add_node, add_replica, know, small_fabric
+from tests.pages.visitor import Visitor
 
 
 @pytest.fixture
@@ -35,3 +37,21 @@ def served(backend: ScriptedBackend) -> Iterator[ServedAdmin]:
     server = ServedAdmin(backend)
     yield server
     server.stop()
+
+
+@pytest.fixture
+def visitor(served: ServedAdmin, backend: ScriptedBackend) -> Visitor:
+    """Somebody who has logged in there, once `backend` is as a test of that file begins with."""
+    visitor = Visitor(served.url)
+    visitor.log_in()
+    return visitor
+
+
+@pytest.fixture(scope="module")
+def troubled() -> Iterator[Visitor]:
+    """Somebody who has logged in to the control plane of a fleet in trouble."""
+    served = ServedAdmin(troubled_backend())
+    visitor = Visitor(served.url)
+    visitor.log_in()
+    yield visitor
+    served.stop()

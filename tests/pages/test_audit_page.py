@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from llmgw.messages.audit_views import AuditEntry
-from tests.ctl.scripted import STARTED_AT, TOKEN, ScriptedBackend, ServedAdmin
+from tests.ctl.scripted import STARTED_AT, TOKEN, ScriptedBackend
 from tests.pages.visitor import Visitor
-
-
-@pytest.fixture
-def visitor(served: ServedAdmin) -> Visitor:
-    visitor = Visitor(served.url)
-    visitor.log_in()
-    return visitor
 
 
 def rows(page: str) -> list[str]:

@@ -14,18 +14,11 @@ from llmgw.server.pages.history_pages import ENTRIES_SHOWN
 from llmgw.server.store import reads
 from llmgw.server.store.engine import migrating_engine
 from llmgw.server.store.migrate import prepare
-from tests.ctl.scripted import STARTED_AT, ScriptedBackend, ServedAdmin
+from tests.ctl.scripted import STARTED_AT, ScriptedBackend
 from tests.pages.models import BREAKOUT, SCRIPT, entries, keep_history
 from tests.pages.visitor import Visitor
 
 ROWS = 5_000
-
-
-@pytest.fixture
-def visitor(served: ServedAdmin) -> Visitor:
-    visitor = Visitor(served.url)
-    visitor.log_in()
-    return visitor
 
 
 def older(page: str) -> str | None:

@@ -14,7 +14,7 @@ from llmgw.messages.agent import Progress
 from llmgw.messages.findings import Finding
 from llmgw.server.admin.backend import AdminError
 from llmgw.server.pages.addresses import model_url
-from tests.ctl.scripted import ScriptedBackend, ServedAdmin, replica
+from tests.ctl.scripted import ScriptedBackend, replica
 from tests.pages.models import (
     BREAKOUT,
     ESCAPED,
@@ -27,23 +27,10 @@ from tests.pages.models import (
     requests,
     shard,
 )
-from tests.pages.visitor import Visitor
+from tests.pages.visitor import Visitor, words
 
 LARGE = "/admin/models/org/chat-large"
 SMALL = "/admin/models/chat-small"
-
-
-@pytest.fixture
-def visitor(served: ServedAdmin) -> Visitor:
-    visitor = Visitor(served.url)
-    visitor.log_in()
-    return visitor
-
-
-def words(page: str) -> str:
-    """What is read of a page, spaces made one."""
-    main = page[page.index("<main") : page.index("</main>")]
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main)).split())
 
 
 def read(visitor: Visitor, path: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -21,23 +20,6 @@ from tests.pages.fabrics import HOSTILE
 from tests.pages.visitor import Visitor, words
 
 CHANGES = ["drain", "undrain", "cordon", "uncordon"]
-
-
-@pytest.fixture
-def visitor(served: ServedAdmin) -> Visitor:
-    visitor = Visitor(served.url)
-    visitor.log_in()
-    return visitor
-
-
-@pytest.fixture(scope="module")
-def troubled() -> Iterator[Visitor]:
-    """Logged in to the control plane of a fleet in trouble."""
-    served = ServedAdmin(troubled_backend())
-    visitor = Visitor(served.url)
-    visitor.log_in()
-    yield visitor
-    served.stop()
 
 
 def read(visitor: Visitor, path: str) -> str:

@@ -4,36 +4,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
-
-import pytest
 
 from llmgw.messages.admin import ModelView, ProfileView
 from llmgw.messages.findings import Finding
 from llmgw.messages.routes import Outcome
 from tests.ctl.scripted import ScriptedBackend, ServedAdmin, node, replica
-from tests.pages.big_fleet import big_backend, troubled_backend
+from tests.pages.big_fleet import big_backend
 from tests.pages.fabrics import HOSTILE
 from tests.pages.visitor import Visitor, words
 
 BREAKOUT = "\"'><img src=x onerror=window.hacked=1>"
-
-
-@pytest.fixture
-def visitor(served: ServedAdmin) -> Visitor:
-    visitor = Visitor(served.url)
-    visitor.log_in()
-    return visitor
-
-
-@pytest.fixture(scope="module")
-def troubled() -> Iterator[Visitor]:
-    """Logged in to the control plane of a fleet in trouble."""
-    served = ServedAdmin(troubled_backend())
-    visitor = Visitor(served.url)
-    visitor.log_in()
-    yield visitor
-    served.stop()
 
 
 def home(visitor: Visitor) -> str:

@@ -46,13 +46,6 @@ def backend(served: ServedAdmin, answering: Gateway) -> ScriptedBackend:
     return served.backend
 
 
-@pytest.fixture
-def visitor(served: ServedAdmin, backend: ScriptedBackend) -> Visitor:
-    visitor = Visitor(served.url)
-    visitor.log_in()
-    return visitor
-
-
 def ask(visitor: Visitor, body: Any = BODY, **headers: str) -> httpx.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     word = {"x-csrf-token": visitor.csrf(), "content-type": "application/json"}

@@ -9,18 +9,11 @@ import pytest
 
 from llmgw.server.admin.backend import AdminError
 from llmgw.server.pages.plain_text import LINE_CHARS_MAX, plain_line, plain_lines
-from tests.ctl.scripted import ScriptedBackend, ServedAdmin
+from tests.ctl.scripted import ScriptedBackend
 from tests.pages.models import ESCAPED, ESCAPES, PRINTED, SCRIPT, failed_replica, say
 from tests.pages.visitor import Visitor
 
 LOGS = "/admin/replicas/chat-large-1a2b/logs"
-
-
-@pytest.fixture
-def visitor(served: ServedAdmin) -> Visitor:
-    visitor = Visitor(served.url)
-    visitor.log_in()
-    return visitor
 
 
 def lines(page: str) -> list[str]:

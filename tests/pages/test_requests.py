@@ -36,13 +36,6 @@ def backend(served: ServedAdmin) -> ScriptedBackend:
     return served.backend
 
 
-@pytest.fixture
-def visitor(served: ServedAdmin, backend: ScriptedBackend) -> Visitor:
-    visitor = Visitor(served.url)
-    visitor.log_in()
-    return visitor
-
-
 def show(visitor: Visitor, path: str = "/admin/requests", **query: Any) -> str:
     answer = visitor.http.get(path, params=query)
     assert answer.status_code == 200, answer.text
