@@ -6,12 +6,12 @@ import hashlib
 import re
 from functools import cached_property
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 from pydantic import Field, field_validator, model_validator
 
 from llmgw.config.base import Duration, Model, Size
+from llmgw.config.base_urls import check_base_url
 from llmgw.config.errors import KeyedError
 from llmgw.config.shares import Share
 from llmgw.config.sources import checksum_problem, read_source
@@ -146,16 +146,7 @@ class StaticEndpoint(Model):
     @field_validator("url")
     @classmethod
     def _url(cls, value: str) -> str:
-        parts = urlsplit(value)
-        try:
-            port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
-            raise ValueError(f"{value!r} is not a URL like http://10.0.0.5:8000 or https://host/prefix")
-        if parts.query or parts.fragment or parts.username or parts.password:
-            # The value is not repeated: it may hold a password, and errors end up in logs.
-            raise ValueError("the URL carries a query, a fragment or a password; keys go into api_key_file")
+        check_base_url(value, "http://10.0.0.5:8000 or https://host/prefix", "keys go into api_key_file")
         base = value.rstrip("/").removesuffix("/v1")
         if base.endswith(("/", "/v1")):
             # Read once more, as the store does, it would lose another part and mean another place.

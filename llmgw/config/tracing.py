@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from llmgw.config.base import Model
+from llmgw.config.base_urls import check_base_url
 from llmgw.config.errors import KeyedError, SentenceError
 
 HEADERS_BYTES_MAX = 16 * 1024
@@ -31,17 +32,8 @@ def parse_trace_endpoint(text: str) -> str:
 
     Raises ValueError with a sentence.
     """
-    parts = urlsplit(text)
-    try:
-        port = parts.port
-    except ValueError:
-        port = -1
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
-        raise ValueError(f"{text!r} is not a URL like http://collector:4318 or https://host/prefix/v1/traces")
-    if parts.query or parts.fragment or parts.username or parts.password:
-        # The value is not repeated: it may hold a password, and errors end up in logs.
-        raise ValueError("the URL carries a query, a fragment or a password; secrets go into headers_file")
-    return text if parts.path.rstrip("/") else f"{text.rstrip('/')}{_TRACES_PATH}"
+    check_base_url(text, "http://collector:4318 or https://host/prefix/v1/traces", "secrets go into headers_file")
+    return text if urlsplit(text).path.rstrip("/") else f"{text.rstrip('/')}{_TRACES_PATH}"
 
 
 TraceEndpoint = Annotated[str, AfterValidator(parse_trace_endpoint)]

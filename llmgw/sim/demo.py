@@ -91,7 +91,7 @@ async def _watch(fleet: DemoFleet) -> int:
 async def _watch_plainly(fleet: DemoFleet) -> int:
     """Without a terminal: one line a transition."""
     print(f"API {fleet.api}/v1   admin {fleet.admin}   state {fleet.state}", flush=True)
-    print(f"pages {fleet.admin}/admin/fabrics   token to log in with: {fleet.state / 'admin.json'}", flush=True)
+    print(f"pages {fleet.admin}/admin   token to log in with: {fleet.state / 'admin.json'}", flush=True)
     print(curl_line(fleet.api, "demo/big"), flush=True)
     seen = 0
     while True:

@@ -30,7 +30,7 @@ def hints(fleet: DemoFleet) -> Panel:
         "  llmgw ctl nodes      llmgw ctl replicas      llmgw ctl explain demo/big      llmgw ctl history",
         f"  llmgw sim power-off {victim}      and watch its replicas return on the fabric that can hold them",
         f"  llmgw ctl fabrics    llmgw ctl fabric-test {' '.join(pair(fleet))} --busy-ok",
-        f"In a browser: {fleet.admin}/admin/fabrics (the token to log in with: {fleet.state / 'admin.json'})",
+        f"In a browser: {fleet.admin}/admin (the token to log in with: {fleet.state / 'admin.json'})",
         "Ctrl-C ends everything.",
     ]
     return Panel(Text("\n".join(lines)), title=f"API {fleet.api}/v1   admin {fleet.admin}", title_align="left")
