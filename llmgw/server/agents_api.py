@@ -121,7 +121,9 @@ class AgentsApi:
             )
         self._check_version(message)
         _check_inventory(message.inventory)
-        return self._hub.register(message, Enrolment(peer.address, peer.not_after), self._server_version)
+        registered = self._hub.register(message, Enrolment(peer.address, peer.not_after), self._server_version)
+        await self._hub.remembered()
+        return registered
 
     async def _poll(self, request: Request, peer: Peer) -> msgspec.Struct:
         message = await self._read(request, Poll, peer)

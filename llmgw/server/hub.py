@@ -77,8 +77,8 @@ TURN_EVERY_S = 0.25
 PAUSE_S = 1.0
 """A turn that is later than this was held up by this process itself."""
 STORED_WAIT_S = 2.0
-"""How long a report of endings waits for the store: far longer than a commit takes, and far shorter than an agent
-waits for the answer, or a node's silence lasts until it counts."""
+"""How long a registration or a report of endings waits for the store: far longer than a commit takes, and far
+shorter than an agent waits for the answer, or a node's silence lasts until it counts."""
 
 
 class Hub:
@@ -190,6 +190,13 @@ class Hub:
         self._memory.node_registered(self.fleet.nodes[message.node_id], life, self.clock.wall())
         self.changed.set()
         return Registered(session=session, server_version=server_version)
+
+    async def remembered(self) -> None:
+        """Wait until what was taken is stored, so that a kill -9 forgets no registration that was answered.
+
+        A store that takes nothing keeps no agent out: after `STORED_WAIT_S` at most this returns all the same.
+        """
+        await self._memory.stored(STORED_WAIT_S)
 
     def refuse_version(self, node_id: str, sentence: str) -> None:
         """An agent was not let in for its version: said where operators look."""

@@ -38,6 +38,9 @@ class Forgetful:
 
     def fabrics_changed(self, *_: Any) -> None: ...
 
+    async def stored(self, timeout_s: float) -> bool:
+        return True
+
 
 class World:
     """A hub, and the text of its metrics."""

@@ -16,6 +16,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llmgw.config.catalog import Catalog
+from llmgw.fleet.model import Node
 from llmgw.fleet.settings import FleetSettings
 from llmgw.pki.authority import Authority
 from llmgw.server.agents_api import AgentsApi
@@ -29,17 +30,35 @@ RECORDED = Path(__file__).parent / "registrations"
 SERVER = "0.2.4"
 
 
+class Kept(Forgetful):
+    """Knows which registrations were asked to be kept, and which of them somebody waited for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.stored_of: list[str] = []
+        self.stores = True
+
+    def node_registered(self, node: Node, *_: Any) -> None:
+        self.asked.append(node.node_id)
+
+    async def stored(self, timeout_s: float) -> bool:
+        await asyncio.sleep(0)
+        self.stored_of, self.asked = [*self.stored_of, *self.asked], []
+        return self.stores
+
+
 class Endpoint:
     """The agents' endpoint of a server of version SERVER, as node01 reaches it."""
 
     def __init__(self, folder: Path) -> None:
+        self.memory = Kept()
         self.hub = Hub(
             epoch="e1",
             catalog=Catalog(),
             settings=FleetSettings(),
             clock=Clock(monotonic=time.monotonic, wall=time.time),
             ids=RandomIds(),
-            memory=Forgetful(),  # type: ignore[arg-type]
+            memory=self.memory,
             publish=lambda table: None,
         )
         store: Any = None
@@ -96,6 +115,14 @@ def test_the_registration_of_another_minor_version_is_taken_whole(
         sorted({*node.disowned, *(shard.shard_id for _, shard in endpoint.hub.fleet.shards_on("node01"))}) == held
     )
     assert (node.last_upgrade is not None) == (name == "newer")
+
+
+def test_a_registration_is_answered_when_it_is_stored_so_that_no_kill_forgets_it(endpoint: Endpoint) -> None:
+    assert endpoint.register(recorded("older")).status_code == 200
+    assert (endpoint.memory.asked, endpoint.memory.stored_of) == ([], ["node01"])
+    # A disk that takes nothing keeps no agent out.
+    endpoint.memory.stores = False
+    assert endpoint.register(recorded("older", counter=9)).status_code == 200
 
 
 @pytest.mark.parametrize("version", ["0.0.9", "0.4.0", "2.0.0", "yesterday's"])

@@ -101,8 +101,12 @@ class SimStore(StoreInterface):
 
     async def stored(self, timeout_s: float) -> bool:
         """With the next batch; the server may die before."""
-        if len(self._queue):
-            await self._written.wait()
+        try:
+            async with asyncio.timeout(timeout_s):
+                if len(self._queue):
+                    await self._written.wait()
+        except TimeoutError:
+            return False
         return True
 
     def findings(self) -> list[Finding]:
