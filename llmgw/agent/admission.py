@@ -9,11 +9,11 @@ from typing import Protocol
 
 import msgspec
 
-from llmgw.agent.engine_key import mint_key
 from llmgw.agent.ports import NoFreePort, PortsWanted, choose_ports
 from llmgw.agent.spec_store import ShardRecord
 from llmgw.agent.weights.keeper import Weights
 from llmgw.config.agent import AgentConfig
+from llmgw.config.random_words import new_secret_word
 from llmgw.engines.base import EngineAdapter, LaunchContext, LaunchPlan
 from llmgw.engines.offers import program_problem
 from llmgw.hardware.engine_user import Account
@@ -97,7 +97,7 @@ class Admission:
             http_port=chosen.http,
             rendezvous_port=chosen.rendezvous,
             extra_ports=chosen.extra,
-            api_key=mint_key() if leads and adapter.takes_key else None,
+            api_key=new_secret_word() if leads and adapter.takes_key else None,
         )
 
     async def plan(self, record: ShardRecord, live: Sequence[ShardRecord], run: Path) -> LaunchPlan:

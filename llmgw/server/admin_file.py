@@ -6,9 +6,10 @@ import json
 import os
 from pathlib import Path
 
+from llmgw.config.random_words import new_secret_word
 from llmgw.server.store.errors import explain
 from llmgw.server.store.interface import StoreInterface
-from llmgw.server.store.secrets import hash_secret, matching_token, new_secret
+from llmgw.server.store.secrets import hash_secret, matching_token
 
 LOCAL_TOKEN = "local"
 
@@ -20,7 +21,7 @@ async def write_admin_file(state: Path, store: StoreInterface, url: str, ca: str
     if token is None or matching_token(store.token_hashes(), token) is None:
         if any(view.name == LOCAL_TOKEN for view in store.tokens()):
             await store.revoke_token(LOCAL_TOKEN, now)
-        token = new_secret()
+        token = new_secret_word()
         await store.create_token(LOCAL_TOKEN, hash_secret(token), now)
     content = {"url": url, "token": token, **({"ca": ca} if ca is not None else {})}
     beside = path.with_suffix(".json.new")

@@ -10,6 +10,7 @@ import structlog
 
 import llmgw
 from llmgw.config.catalog import Catalog, CatalogModel, Profile
+from llmgw.config.random_words import new_secret_word
 from llmgw.engines import registry
 from llmgw.engines.engine_check import check_engine
 from llmgw.engines.help_text import NotHelpError
@@ -51,7 +52,7 @@ from llmgw.server.recent.known import RecentKnown
 from llmgw.server.router_worker import RouterView
 from llmgw.server.store.errors import StoreError
 from llmgw.server.store.interface import StoreInterface
-from llmgw.server.store.secrets import hash_secret, matching_token, name_problem, new_secret
+from llmgw.server.store.secrets import hash_secret, matching_token, name_problem
 from llmgw.server.upgrades.upgrades import Upgrades
 from llmgw.server.usage_book import TokenTally
 from llmgw.server.usage_known import UsageKnown
@@ -366,7 +367,7 @@ class Backend:
         problem = name_problem(name, "token")
         if problem is not None:
             raise AdminError(400, "bad-name", problem)
-        secret = new_secret()
+        secret = new_secret_word()
         try:
             await self._store.create_token(name, hash_secret(secret), self._now())
         except StoreError as error:

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 
 import msgspec
 
+from llmgw.config.random_words import new_secret_word
 from llmgw.messages.admin import Done
 from llmgw.messages.admin_keys import CreateKey, KeyView, LimitKey, NewKey, key_prefix
 from llmgw.server.admin.backend import AdminError
@@ -18,7 +19,7 @@ from llmgw.server.store.errors import StoreError
 from llmgw.server.store.interface import COMMIT_WAIT_S, StoreInterface
 from llmgw.server.store.key_records import KeyRecord
 from llmgw.server.store.keys import KEYS_MAX
-from llmgw.server.store.secrets import hash_secret, name_problem, new_secret
+from llmgw.server.store.secrets import hash_secret, name_problem
 
 NAMES_SHOWN_MAX = 20
 ID_BYTES = 5
@@ -51,7 +52,7 @@ class KeyOwner:
             )
         self._check_expiry(wish.expires_at)
         key_id = secrets.token_hex(ID_BYTES)
-        key = f"{key_prefix(key_id)}-{new_secret()}"
+        key = f"{key_prefix(key_id)}-{new_secret_word()}"
         record = KeyRecord(
             id=key_id,
             name=wish.name,

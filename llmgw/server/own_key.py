@@ -6,8 +6,9 @@ key.
 
 from __future__ import annotations
 
+from llmgw.config.random_words import new_secret_word
 from llmgw.messages.routes import KeyRoute
-from llmgw.server.store.secrets import hash_secret, new_secret
+from llmgw.server.store.secrets import hash_secret
 
 PLAYGROUND = "(playground)"
 """Id and name in usage, requests and metrics. No key that somebody makes can be called so."""
@@ -25,4 +26,4 @@ class OwnKey:
     @classmethod
     def made(cls) -> OwnKey:
         """A new one."""
-        return cls(new_secret())
+        return cls(new_secret_word())

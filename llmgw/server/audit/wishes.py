@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from llmgw.config.random_words import SECRET_CHARS
 from llmgw.messages.secrets import HIDDEN, without_secrets
 
 TEXT_CHARS_MAX = 200
@@ -23,7 +24,7 @@ FORMS = "/admin/"
 """Pages take forms, and all else JSON."""
 NOT_LET_IN = frozenset({401, 403})
 
-_TOKEN = re.compile(r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
+_TOKEN = re.compile(rf"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{{{SECRET_CHARS}}}(?![A-Za-z0-9_-])")
 
 
 def _plain(value: Any) -> str:

@@ -5,16 +5,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-import secrets
 from collections.abc import Mapping
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")
 _HASH = re.compile(r"^[0-9a-f]{64}$")
-
-
-def new_secret() -> str:
-    """256 random bits, URL-safe."""
-    return secrets.token_urlsafe(32)
 
 
 def hash_secret(secret: str) -> str:
