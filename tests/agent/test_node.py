@@ -22,6 +22,7 @@ from llmgw.agent.processes import Exit
 from llmgw.engines.offers import engine_offers
 from llmgw.messages.agent import Gpu, Inventory
 from tests.agent.fakes import ProgramAdapter, make_config
+from tests.ports import free_port
 
 
 def test_a_second_agent_on_the_same_work_dir_refuses_with_a_sentence(tmp_path: Path) -> None:
@@ -75,9 +76,7 @@ def test_an_engine_whose_program_cannot_run_is_offered_with_the_problem(tmp_path
 
 
 def test_ports_of_shards_that_ended_lately_are_chosen_last() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        low = min(probe.getsockname()[1], 65500)
+    low = free_port()
     ports = range(low, low + 30)
     one = PortsWanted(http=True)
     first = choose_ports(one, ports, "127.0.0.1", held=[], recent=[]).http

@@ -13,7 +13,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import sqlite3
 import statistics
 import subprocess
@@ -34,6 +33,7 @@ import yaml
 from llmgw.pki.authority import Authority
 from tests.bench.agent_clients import Told, node_name
 from tests.bench.figures import Figures
+from tests.ports import free_port
 
 CLIENTS = 2
 FILL_LIMIT_S = 90.0
@@ -96,8 +96,8 @@ class _Bench:
         self.figures = Figures(f"agents: {count}, a report every 5 s, {seconds:g} s")
         self.clients: list[_Client] = []
         self.server: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
-        self.admin_port = _free_port()
+        self.port = free_port()
+        self.admin_port = free_port()
         self.wanted_shards = 0
 
     async def run(self) -> Figures:
@@ -144,7 +144,7 @@ class _Bench:
             _write_private(self.folder / f"{name}.pem", issued.cert_pem)
             _write_private(self.folder / f"{name}-key.pem", issued.key_pem)
         config = {
-            "listen": f"127.0.0.1:{_free_port()}",
+            "listen": f"127.0.0.1:{free_port()}",
             "admin": {"listen": f"127.0.0.1:{self.admin_port}"},
             "agents": {
                 "listen": f"127.0.0.1:{self.port}",
@@ -330,11 +330,6 @@ class _Bench:
         again = sorted(when - restarted for item in told for when in item.registered if when > restarted)
         figures.add("kill -9 of the server to half of the agents back", again[self.count // 2], "s")
         figures.add("kill -9 of the server to all agents back", again[self.count - 1], "s")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def _write_private(path: Path, text: str) -> None:

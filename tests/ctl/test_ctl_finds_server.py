@@ -19,6 +19,7 @@ from cryptography.x509.oid import NameOID
 
 from tests.ctl.run_ctl import ctl, sentence_of
 from tests.ctl.scripted import TOKEN, ScriptedBackend, ServedAdmin
+from tests.ports import free_port
 
 
 def write_admin_file(state: Path, url: str, token: str = TOKEN, **more: str) -> Path:
@@ -116,8 +117,7 @@ def test_what_is_no_address_gets_a_sentence(tmp_path: Path, url: str) -> None:
 
 
 def test_nothing_listening_names_the_address_and_what_to_do(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     done = ctl("nodes", "--server", f"http://127.0.0.1:{port}", "--token", "x", home=tmp_path)
     sentence = sentence_of(done)
     assert f"nothing listens at http://127.0.0.1:{port} (--server)" in sentence

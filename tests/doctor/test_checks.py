@@ -27,6 +27,7 @@ from llmgw.hardware.engine_user import Account
 from llmgw.messages.findings import Finding
 from llmgw.sim.hardware import set_gpu, set_machine, set_port, write_hardware
 from tests.doctor.healthy import DAY, OWN_USER, Site
+from tests.ports import free_port
 
 
 @pytest.fixture(scope="module")
@@ -344,8 +345,7 @@ def test_a_full_disk_is_found(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_server_that_is_not_there_is_found(site: Site) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     (finding,) = findings(site, server=f"https://127.0.0.1:{port}")
     assert finding.check == "server-unreachable"
     assert finding.what == f"Nothing listens at 127.0.0.1:{port}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ import yaml
 
 from llmgw.sim.demo_files import DemoOptions
 from llmgw.sim.demo_fleet import DemoFleet
+from tests.patience import PATIENCE
 
 T = TypeVar("T")
 
@@ -173,23 +173,15 @@ def chat(api: str, model: str, timeout_s: float = 20.0, **more: Any) -> httpx.Re
         return client.post(f"{api}/v1/chat/completions", json=body)
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listens on."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def until(holds: Callable[[], Any], limit_s: float = 20.0, story: Callable[[], str] | None = None) -> Any:
-    """Wait until `holds` is true and return it; fail with the story when `limit_s` is over."""
-    deadline = time.monotonic() + limit_s
+    """Wait until `holds` is true and return it; fail with the story when `limit_s` is over by far."""
+    deadline = time.monotonic() + limit_s * PATIENCE
     while True:
         value = holds()
         if value:
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {limit_s} s" + (f": {story()}" if story else ""))
+            raise AssertionError(f"not within {limit_s * PATIENCE:g} s" + (f": {story()}" if story else ""))
         time.sleep(0.1)
 
 

@@ -18,8 +18,8 @@ from llmgw.config.agent import AgentTls
 from llmgw.pki.authority import Authority
 from llmgw.pki.handout import write_files
 from llmgw.pki.tls import agent_context
-from tests.endtoend.conftest import free_port
 from tests.endtoend.servers import Server, server
+from tests.ports import free_port
 
 Said = dict[str, Any] | str
 """An answer: the tool's output, or fields of the message."""

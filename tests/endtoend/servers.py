@@ -14,7 +14,8 @@ import httpx
 import psutil
 import yaml
 
-from tests.endtoend.conftest import Running, free_port, llmgw, until
+from tests.endtoend.conftest import Running, llmgw, until
+from tests.ports import free_port
 
 
 class Server:

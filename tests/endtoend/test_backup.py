@@ -61,7 +61,7 @@ def post(running: Server, path: str, body: dict[str, Any]) -> None:
         json=body,
         headers={"authorization": f"Bearer {token}"},
         trust_env=False,
-        timeout=10,
+        timeout=60,
     ).raise_for_status()
 
 

@@ -21,9 +21,10 @@ from llmgw.pki.authority import Authority
 from llmgw.pki.handout import write_files
 from llmgw.router.memory import KEPT_BYTES_MAX
 from llmgw.sim.demo_fleet import DemoFleet
-from tests.endtoend.conftest import RunningFleet, edited, free_port, llmgw, until
+from tests.endtoend.conftest import RunningFleet, edited, llmgw, until
 from tests.endtoend.servers import Server, server
 from tests.engines.running import sim_engine
+from tests.ports import free_port
 
 MIB = 1024 * 1024
 

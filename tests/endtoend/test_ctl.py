@@ -163,7 +163,18 @@ def test_failures_are_one_sentence_and_non_zero(fleet: RunningFleet) -> None:
         assert len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
-def test_a_serving_node_is_not_removed_by_accident(fleet: RunningFleet) -> None:
+def test_a_node_that_cannot_be_emptied_is_not_removed(fleet: RunningFleet) -> None:
+    fleet.wait_ready()
+    (served,) = (replica for replica in fleet.ready("demo/big") if "node01" in replica["nodes"])
+    others = ("node02", "node03", "node04")
+    for node in others:
+        fleet.ctl("cordon", node)
     done = fleet.ctl("node", "remove", "node01", "--yes", ok=False)
     assert done.returncode == 1
-    assert "drain" in done.stderr
+    assert "node01 cannot be emptied: " in done.stderr
+    assert served["replica_id"] in done.stderr
+    assert served["replica_id"] in {replica["replica_id"] for replica in fleet.ready("demo/big")}
+    assert fleet.node("node01")["draining"]
+    for node in others:
+        fleet.ctl("uncordon", node)
+    fleet.ctl("undrain", "node01")

@@ -62,6 +62,26 @@ def occupied(fleet: RunningFleet) -> Iterator[tuple[dict[str, Any], dict[str, An
         thread.join(10)
 
 
+def test_a_gateway_that_cannot_trace_serves_and_says_what_it_lacks(fleet: RunningFleet) -> None:
+    assert fleet.chat(MODEL, max_tokens=1).status_code == 200
+    (finding,) = (each for each in fleet.get("server")["problems"] if each["check"] == "tracing-impossible")
+    assert "pip install" in finding["what"] or "no.headers" in finding["what"]
+    assert "nothing is traced" in (fleet.demo.state / "router.log").read_text()
+
+
+def test_a_replica_is_told_to_fail_by_its_name_and_mended(fleet: RunningFleet) -> None:
+    victim = str(fleet.ready(MODEL)[0]["replica_id"])
+    env = {"LLMGW_STATE": str(fleet.demo.state)}
+    done = llmgw("sim", "fault", victim, "error_rate=1", env=env)
+    assert done.returncode == 0, done.stderr
+    assert "error_rate=1\n" in done.stdout
+    assert "error_rate=0.0\n" in llmgw("sim", "fault", victim, "ok", env=env).stdout
+    wrong = llmgw("sim", "fault", "nobody", "error_rate=1", env=env)
+    assert wrong.returncode == 1
+    assert "nobody" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+
+
 def test_requests_go_to_the_engine_that_says_that_nobody_waits_there(
     fleet: RunningFleet, occupied: tuple[dict[str, Any], dict[str, Any]]
 ) -> None:
@@ -113,26 +133,6 @@ def test_a_crossed_limit_and_a_silent_engine_are_a_finding_each(
     llmgw("sim", "fault", calm, "ok", env=env)
     until(lambda: "engine-metrics-silent" not in problems(), 30)
     assert "limit-waiting" in problems()
-
-
-def test_a_gateway_that_cannot_trace_serves_and_says_what_it_lacks(fleet: RunningFleet) -> None:
-    assert fleet.chat(MODEL, max_tokens=1).status_code == 200
-    (finding,) = (each for each in fleet.get("server")["problems"] if each["check"] == "tracing-impossible")
-    assert "pip install" in finding["what"] or "no.headers" in finding["what"]
-    assert "nothing is traced" in (fleet.demo.state / "router.log").read_text()
-
-
-def test_a_replica_is_told_to_fail_by_its_name_and_mended(fleet: RunningFleet) -> None:
-    victim = str(fleet.ready(MODEL)[0]["replica_id"])
-    env = {"LLMGW_STATE": str(fleet.demo.state)}
-    done = llmgw("sim", "fault", victim, "error_rate=1", env=env)
-    assert done.returncode == 0, done.stderr
-    assert "error_rate=1\n" in done.stdout
-    assert "error_rate=0.0\n" in llmgw("sim", "fault", victim, "ok", env=env).stdout
-    wrong = llmgw("sim", "fault", "nobody", "error_rate=1", env=env)
-    assert wrong.returncode == 1
-    assert "nobody" in wrong.stderr
-    assert "Traceback" not in wrong.stderr
 
 
 def _key(fleet: RunningFleet, replica: dict[str, object]) -> dict[str, str]:

@@ -15,7 +15,8 @@ import pytest
 
 from llmgw.sim.demo_files import NODES
 from llmgw.sim.demo_fleet import DemoFleet
-from tests.endtoend.conftest import Running, RunningFleet, edited, free_port, until
+from tests.endtoend.conftest import Running, RunningFleet, edited, until
+from tests.ports import free_port
 
 NODES_USED = ("node01", "node02")
 BIG, SMALL = "demo/big", "demo/small"
@@ -71,7 +72,7 @@ def keys(fleet: RunningFleet) -> dict[str, str]:
 def ask_engine(endpoint: str, model: str, key: str | None) -> int:
     body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
-    with httpx.Client(trust_env=False, timeout=10) as client:
+    with httpx.Client(trust_env=False, timeout=40) as client:
         return client.post(f"http://{endpoint}/v1/chat/completions", json=body, headers=headers).status_code
 
 
@@ -87,7 +88,7 @@ def test_an_engine_answers_the_gateway_and_nobody_who_goes_around_it(fleet: Runn
         # What a client proves itself with goes no further than the gateway; the engine would refuse it.
         client = {"authorization": "Bearer sk-what-a-client-has"}
         body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
-        with httpx.Client(trust_env=False, timeout=10) as through:
+        with httpx.Client(trust_env=False, timeout=40) as through:
             answer = through.post(f"{fleet.demo.api}/v1/chat/completions", json=body, headers=client)
         assert answer.status_code == 200
     workers = [record for _, record in descriptions(fleet) if record["spec"]["rank"] > 0]

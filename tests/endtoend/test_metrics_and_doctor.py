@@ -27,7 +27,7 @@ DAY = 86400.0
 
 
 def scrape(fleet: RunningFleet) -> str:
-    answer = httpx.get(f"{fleet.demo.admin}/metrics", trust_env=False, timeout=10)
+    answer = httpx.get(f"{fleet.demo.admin}/metrics", trust_env=False, timeout=40)
     assert answer.status_code == 200
     assert (answer.headers.get("content-encoding") == "gzip") == (len(answer.text) > GZIP_FROM_BYTES)
     return answer.text

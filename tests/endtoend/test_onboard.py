@@ -15,9 +15,10 @@ import pytest
 
 from llmgw.pki.authority import Authority
 from llmgw.pki.handout import write_files
-from tests.endtoend.conftest import free_port, llmgw, until
+from tests.endtoend.conftest import llmgw, until
 from tests.endtoend.servers import Server, server
 from tests.onboarding.machine import Machine, changed_by, report_of
+from tests.ports import free_port
 
 Done = subprocess.CompletedProcess[str]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from tests.endtoend.conftest import free_port
 from tests.endtoend.servers import Server, server
+from tests.ports import free_port
 from tests.router.support import Answer, Client, Engine, RouterProcess, Seen, post, until
 
 LIMIT = 16

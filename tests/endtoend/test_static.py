@@ -18,9 +18,10 @@ import pytest
 from llmgw.pki.authority import Authority
 from llmgw.pki.handout import write_files
 from llmgw.sim.hardware import write_hardware
-from tests.endtoend.conftest import Running, chat, free_port, llmgw, until
+from tests.endtoend.conftest import Running, chat, llmgw, until
 from tests.endtoend.servers import Server, server
 from tests.engines.running import Program, sim_engine
+from tests.ports import free_port
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 KEY = "sk-static-0123456789"

@@ -12,8 +12,9 @@ import yaml
 
 from llmgw.pki.authority import Authority
 from llmgw.pki.handout import write_files
-from tests.endtoend.conftest import Running, free_port, llmgw, until
+from tests.endtoend.conftest import Running, llmgw, until
 from tests.endtoend.servers import Server
+from tests.ports import free_port
 from tests.service_manager import ServiceManager, environment_of
 
 

@@ -31,4 +31,4 @@ def engine() -> Iterator[Program]:
 @pytest.fixture(scope="session")
 def client(engine: Program) -> openai.OpenAI:
     """The client that most people use."""
-    return openai.OpenAI(base_url=f"{engine.url()}/v1", api_key="none", max_retries=0, timeout=10)
+    return openai.OpenAI(base_url=f"{engine.url()}/v1", api_key="none", max_retries=0, timeout=40)

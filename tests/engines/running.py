@@ -16,10 +16,12 @@ from typing import IO
 
 import httpx
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).parent.parent.parent
 DEADLINE_S = 15.0
 
-http = httpx.Client(verify=False, trust_env=False, timeout=5)
+http = httpx.Client(verify=False, trust_env=False, timeout=20)
 """One client for all requests: making one reads certificates each time, which costs more than a request."""
 
 ENGINE = [sys.executable, "-m", "llmgw", "sim", "engine"]
@@ -27,9 +29,9 @@ ENGINE = [sys.executable, "-m", "llmgw", "sim", "engine"]
 
 def until(condition: Callable[[], bool], what: str, timeout_s: float = DEADLINE_S) -> None:
     """Wait for a condition, asked every 10 ms."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s * PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout_s} s in vain for {what}"
+        assert time.monotonic() < deadline, f"waited {timeout_s * PATIENCE} s in vain for {what}"
         time.sleep(0.01)
 
 
@@ -75,7 +77,7 @@ class Program:
 
     def wait_exit(self, timeout_s: float = DEADLINE_S) -> int:
         """Wait for the end and for the last of the output; the exit code."""
-        code = self.process.wait(timeout_s)
+        code = self.process.wait(timeout_s * PATIENCE)
         for reader in self._readers:
             reader.join(timeout_s)
         return code

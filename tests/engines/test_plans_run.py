@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 from pathlib import Path
 
@@ -17,14 +16,9 @@ from llmgw.engines.base import HttpCheck, LaunchPlan
 from llmgw.engines.registry import adapter
 from tests.engines.running import ENGINE, ROOT, Program, http, program, until
 from tests.engines.specs import context, spec
+from tests.ports import free_port
 
 HERE = Path(__file__).parent
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def passes(check: HttpCheck | None, port: int) -> bool:

@@ -239,7 +239,7 @@ def test_a_body_that_is_too_large_is_a_413_and_bytes_that_are_no_http_a_400(engi
             yield b"x" * 1024 * 1024
 
     assert http.post(f"{engine.url()}/v1/completions", content=body()).status_code == 413
-    with socket.create_connection(("127.0.0.1", engine.port()), timeout=5) as sock:
+    with socket.create_connection(("127.0.0.1", engine.port()), timeout=20) as sock:
         sock.sendall(b"\x16\x03\x01 hello\r\n\r\n")
         assert sock.recv(1000).startswith(b"HTTP/1.1 400 ")
 
@@ -247,7 +247,7 @@ def test_a_body_that_is_too_large_is_a_413_and_bytes_that_are_no_http_a_400(engi
 def test_requests_on_one_connection_are_answered_in_order(engine: Program) -> None:
     bodies = [b'{"prompt":"%d","max_tokens":8}' % number for number in range(6)]
     head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", engine.port()), timeout=5) as sock:
+    with socket.create_connection(("127.0.0.1", engine.port()), timeout=20) as sock:
         sock.sendall(b"".join(head % len(body) + body for body in bodies))
         received = b""
         while received.count(b'"usage"') < 6:
@@ -261,7 +261,7 @@ def test_requests_on_one_connection_are_answered_in_order(engine: Program) -> No
 
 def test_an_http_1_0_client_gets_a_stream_that_ends_with_the_connection(engine: Program) -> None:
     body = b'{"prompt":"x","max_tokens":3,"stream":true}'
-    with socket.create_connection(("127.0.0.1", engine.port()), timeout=5) as sock:
+    with socket.create_connection(("127.0.0.1", engine.port()), timeout=20) as sock:
         sock.sendall(b"POST /v1/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
         received = b""
         while data := sock.recv(65536):
@@ -293,7 +293,7 @@ def test_a_client_that_leaves_before_a_plain_answer_frees_its_place_for_the_next
         body = {"prompt": "x", "max_tokens": 30_000, "ignore_eos": True}
         with pytest.raises(httpx.ReadTimeout):
             http.post(f"{running.url()}/v1/completions", json=body, timeout=0.3)
-        http.post(f"{running.url()}/v1/completions", json={"prompt": "x", "max_tokens": 1}, timeout=5)
+        http.post(f"{running.url()}/v1/completions", json={"prompt": "x", "max_tokens": 1}, timeout=20)
         assert metric(_metrics(running), "sim:requests_aborted_total") == 1
         assert metric(_metrics(running), "vllm:request_success_total", finished_reason="length") == 1
 

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.engines.running import ENGINE, Program, environment, http, metric, program, sim_engine
+from tests.ports import free_port
 
 BODY = {"prompt": "hello", "max_tokens": 5}
 LONG: dict[str, Any] = {"prompt": "hello", "max_tokens": 30_000, "ignore_eos": True, "stream": True}
@@ -25,8 +26,7 @@ def set_faults(running: Program, **faults: Any) -> httpx.Response:
 
 
 def test_connections_are_refused_until_it_has_loaded() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     started = time.monotonic()
     with sim_engine("--port", str(port), "--load-s", "0.5") as running:
         running.wait_for("loading")
@@ -83,7 +83,7 @@ def test_a_core_that_dies_can_also_say_so_to_new_requests_and_running_streams() 
 def test_a_stream_stalls_after_so_many_tokens_and_goes_on_when_the_fault_is_lifted() -> None:
     with sim_engine("--stall-after-tokens", "3", "--tokens-per-s", "1000") as running:
         body = {**LONG, "max_tokens": 6}
-        with http.stream("POST", f"{running.url()}/v1/completions", json=body, timeout=5) as stream:
+        with http.stream("POST", f"{running.url()}/v1/completions", json=body, timeout=20) as stream:
             pieces = stream.iter_bytes()
             received = b""
             while received.count(b"data: ") < 3:

@@ -12,14 +12,13 @@ from contextlib import ExitStack
 import pytest
 
 from tests.engines.running import Program, http, metric, sim_engine, until
+from tests.ports import free_port
 
 
 @pytest.fixture
 def port() -> int:
-    """A port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        number: int = sock.getsockname()[1]
-        return number
+    """A port that nobody has."""
+    return free_port()
 
 
 @pytest.fixture
@@ -121,7 +120,7 @@ def test_wrong_ranks_and_strangers_are_refused_with_a_sentence(stack: ExitStack,
         b'{"group":"r1","rank":1,"nnodes":3}\n': "2 shards, and the worker was started for 3",
     }
     for greeting, words in greetings.items():
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
             sock.sendall(greeting)
             answer = sock.makefile().readline()
             assert words in json.loads(answer)["refused"]
@@ -150,11 +149,10 @@ def test_the_shard_that_is_told_to_stop_ends_with_code_0(stack: ExitStack, port:
 
 def test_it_all_works_over_ipv6(stack: ExitStack) -> None:
     try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6) as sock:
-            port = sock.getsockname()[1]
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("this host has no IPv6 loopback address ::1")
-    args = ["--nnodes", "2", "--rendezvous-host", "::1", "--rendezvous-port", str(port)]
+    args = ["--nnodes", "2", "--rendezvous-host", "::1", "--rendezvous-port", str(free_port("::1"))]
     leader = stack.enter_context(sim_engine("--host", "::1", "--rank", "0", *args))
     stack.enter_context(sim_engine("--rank", "1", *args))
     assert leader.url().startswith("http://[::1]:")

@@ -28,7 +28,7 @@ def address(running: Program) -> str:
 
 
 def ask(running: Program, **changes: object) -> httpx.Response:
-    return http.post(f"{running.url()}/v1/completions", json={**BODY, **changes}, timeout=5)
+    return http.post(f"{running.url()}/v1/completions", json={**BODY, **changes}, timeout=20)
 
 
 def test_a_running_engine_is_told_to_fail_and_is_mended() -> None:
@@ -77,7 +77,7 @@ def test_a_stream_is_reset_after_so_many_tokens_and_a_whole_answer_before_its_he
         body = {**BODY, "stream": True}
         with (
             pytest.raises(httpx.ReadError),
-            http.stream("POST", f"{running.url()}/v1/completions", json=body, timeout=5) as stream,
+            http.stream("POST", f"{running.url()}/v1/completions", json=body, timeout=20) as stream,
         ):
             received.extend(stream.iter_raw())
         assert b"".join(received).count(b"data: ") == 5

@@ -19,12 +19,12 @@ import httpx
 
 from llmgw.config.addresses import join_host_port
 from llmgw.sim.load import Load
-from tests.endtoend.conftest import free_port
 from tests.lab.machines import lab
 from tests.lab.machines.machine import ssh_command
 from tests.lab.machines.places import FLEET, HARDWARE, SERVER
 from tests.lab.machines.processes import pids_in
 from tests.lab.real_fabric import wait_for
+from tests.ports import free_port
 
 AGENTS = "https://server.internal:8443"
 API = f"http://{join_host_port(FLEET[SERVER].address, 8080)}"

@@ -23,12 +23,13 @@ from llmgw.onboarding.provision.proxmox import Proxmox
 from llmgw.onboarding.provision.signals import endings_raised
 from tests.onboarding.proxmox.host import KEY, OTHER_KEY, ProxmoxHost
 from tests.onboarding.proxmox.programs import GIB
+from tests.patience import PATIENCE
 
 STEPS = ("create", "set", "resize", "start")
 
 
 def wait_until(true: Callable[[], object], timeout_s: float = 20) -> None:
-    deadline_s = time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + timeout_s * PATIENCE
     while not true():
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
@@ -383,7 +384,7 @@ def test_an_address_that_is_taken_while_the_image_is_verified_is_seen_again(host
     host.guest(300, "name: faster\nipconfig0: ip=127.0.55.5/8\n", node="pve2")
     assert holder.stdin is not None
     holder.stdin.close()
-    holder.wait(timeout=10)
+    holder.wait(timeout=40)
     _, stderr = running.communicate(timeout=30)
     assert running.returncode == 1
     assert "the address belongs to VM 300 (faster) on pve2" in stderr
@@ -400,7 +401,7 @@ def test_a_disk_of_that_number_that_came_meanwhile_is_seen_and_not_touched(host:
     (host.folder / "volumes/local-lvm/vm-105-disk-0").write_text("somebody's")
     assert holder.stdin is not None
     holder.stdin.close()
-    holder.wait(timeout=10)
+    holder.wait(timeout=40)
     _, stderr = running.communicate(timeout=30)
     assert "disks of that number are left over" in stderr
     assert (host.folder / "volumes/local-lvm/vm-105-disk-0").read_text() == "somebody's"

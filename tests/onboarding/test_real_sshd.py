@@ -18,8 +18,9 @@ import pytest
 from llmgw.onboarding.errors import OnboardError
 from llmgw.onboarding.scripts import script
 from llmgw.onboarding.ssh import LARGE_FILES, Script, Ssh
-from tests.endtoend.conftest import free_port, until
+from tests.endtoend.conftest import until
 from tests.onboarding.machine import Machine
+from tests.ports import free_port
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
 pytestmark = pytest.mark.skipif(

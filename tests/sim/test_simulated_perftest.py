@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -12,6 +11,8 @@ import pytest
 from llmgw.fabric.perftest import Bandwidth, read_bandwidth
 from llmgw.sim.fabric.change import set_cable
 from llmgw.sim.hardware import set_port
+from tests.patience import PATIENCE
+from tests.ports import free_port
 from tests.sim.demo_site import ADDRESS, DemoSite
 
 Ended = tuple[int, str, str]
@@ -19,13 +20,12 @@ Ended = tuple[int, str, str]
 
 @pytest.fixture
 def port() -> str:
-    """A port that was free a moment ago."""
-    with socket.create_server((ADDRESS, 0)) as sock:
-        return str(sock.getsockname()[1])
+    """A port that nobody has."""
+    return str(free_port(ADDRESS))
 
 
 def until(look: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 20 * PATIENCE
     while not look():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)

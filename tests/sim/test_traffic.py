@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from contextlib import AbstractContextManager
@@ -15,6 +14,7 @@ from llmgw.sim.engine_nccl import WORDS_A_TOKEN, WORDS_LOADED
 from llmgw.sim.hardware import set_port, write_hardware
 from llmgw.sim.hardware_traffic import carry
 from tests.engines.running import Program, http, sim_engine
+from tests.ports import free_port
 
 
 def carried(hardware: Path) -> list[int]:
@@ -50,8 +50,7 @@ def test_a_port_without_a_cable_carries_nothing(tmp_path: Path) -> None:
 def test_each_token_moves_data_at_every_rank_and_none_over_tcp(tmp_path: Path, nccl: str) -> None:
     nodes = [write_hardware(tmp_path / name, gpus=0, adapters=2, node=name) for name in ("node01", "node02")]
     before = [carried(node.directory) for node in nodes]
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = str(sock.getsockname()[1])
+    port = str(free_port())
     common = ["--nnodes", "2", "--group", "r1", "--rendezvous-host", "127.0.0.1", "--rendezvous-port", port]
 
     def rank(number: int) -> AbstractContextManager[Program]:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.bench.router.processes import free_port, start
+from tests.bench.router.processes import start
 from tests.bench.router.targets import MODEL, Place, Target, TargetError
+from tests.ports import free_port
 
 INSTALL_S = 1800.0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -132,13 +131,6 @@ def end(process: subprocess.Popen[bytes]) -> None:
             member.kill()
         except psutil.NoSuchProcess:
             pass
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody has now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], object], deadline_s: float, step_s: float = 0.01) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ import typer.main
 from llmgw.cli.provision import provision_node
 from llmgw.config.errors import SentenceError
 from tests.onboarding.proxmox.programs import GIB
+from tests.ports import free_port
 
 CHECKOUT = Path(__file__).parent.parent.parent.parent
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl root@pve1: of the host"
@@ -63,8 +63,7 @@ class ProxmoxHost:
         digest = hashlib.sha512(self.image.read_bytes()).hexdigest()
         (folder / "SHA512SUMS").write_text(f"{digest}  {self.image.name}\n")
         (self.home / ".ssh/authorized_keys").write_text(f"# who may log in\n{KEY}\n")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.ssh_port(self.port)
 
     def _make_root(self) -> None:
