@@ -337,7 +337,7 @@ def test_ctrl_c_ends_with_130_and_silence() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=10)
+        out, err = process.communicate(timeout=40)
         assert (process.returncode, out, err) == (130, "", "")
 
 

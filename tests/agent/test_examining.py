@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 from llmgw.agent.examining import BEAT_S, SlowFindings
 from llmgw.messages.findings import Finding
+from tests.patience import PATIENCE
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 10 * PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from llmgw.messages.audit_views import AuditEntry
-from tests.ctl.run_ctl import ctl, sentence_of
+from tests.ctl.run_ctl import ctl, ctl_process, sentence_of
 from tests.ctl.scripted import STARTED_AT, TOKEN, ScriptedBackend, ServedAdmin
 
 
@@ -37,7 +37,7 @@ def asked(served: ServedAdmin, backend: ScriptedBackend, tmp_path: Path) -> Serv
 def test_the_table_says_who_asked_for_what_from_where_and_how_it_ended(
     asked: ServedAdmin, tmp_path: Path
 ) -> None:
-    done = ctl("audit", home=tmp_path, served=asked, TZ="UTC")
+    done = ctl_process("audit", home=tmp_path, served=asked, TZ="UTC")
     assert done.returncode == 0, done.stderr
     head, *rows = done.stdout.splitlines()
     assert head.split() == ["ID", "AT", "(UTC)", "BY", "FROM", "ASKED", "SUBJECT", "WISH", "STATUS", "ANSWER"]

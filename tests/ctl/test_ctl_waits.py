@@ -20,7 +20,7 @@ from llmgw.messages.admin import NodeView
 from tests.ctl.run_ctl import PROGRAM, ctl, environment
 from tests.ctl.scripted import ScriptedBackend, ServedAdmin, node
 
-WAIT_S = 15.0
+WAIT_S = 45.0
 
 
 class Running:

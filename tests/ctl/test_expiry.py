@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -15,9 +16,12 @@ NOW = datetime(2026, 5, 17, 12, 0, tzinfo=UTC).timestamp()
 
 
 @pytest.fixture(autouse=True)
-def berlin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "Europe/Berlin")
-    time.tzset()
+def berlin() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        yield
+    time.tzset()  # what this process believes of its zone outlives the variable
 
 
 @pytest.mark.parametrize(

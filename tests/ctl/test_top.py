@@ -22,7 +22,7 @@ import pytest
 from tests.ctl.run_ctl import PROGRAM, ctl, environment, sentence_of
 from tests.ctl.scripted import ServedAdmin, node
 
-WAIT_S = 15.0
+WAIT_S = 45.0
 
 
 def test_json_is_one_object_with_each_answer_as_it_came(served: ServedAdmin, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from llmgw.hardware.programs import ProgramError, run_program
 from tests.hardware.nodes import write_program
+from tests.patience import PATIENCE
 
 
 def run(program: Path, *args: str, timeout_s: float = 10.0, output_bytes_max: int = 100_000):  # type: ignore[no-untyped-def]
@@ -28,7 +29,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 5 * PATIENCE
     while alive(pid):
         assert time.monotonic() < deadline, f"process {pid} is still there"
         time.sleep(0.01)

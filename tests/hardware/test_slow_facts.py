@@ -19,8 +19,9 @@ from llmgw.hardware.topo import Topology, parse_topology
 from llmgw.messages.agent import Gpu
 from llmgw.sim.hardware import set_gpu, write_hardware
 from tests.hardware.nodes import config_of, discovery_of, write_program
+from tests.patience import PATIENCE
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 def gpus(count: int, name: str = "H100") -> list[Gpu]:
@@ -28,7 +29,7 @@ def gpus(count: int, name: str = "H100") -> list[Gpu]:
 
 
 def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + limit_s * PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

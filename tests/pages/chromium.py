@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.ctl.scripted import TOKEN
+from tests.patience import PATIENCE
 
 ARGUMENTS = (
     "--no-sandbox",
@@ -20,7 +21,7 @@ ARGUMENTS = (
     "--disable-sync",
     "--no-first-run",
 )
-WAIT_S = 20.0
+WAIT_S = 20.0 * PATIENCE
 
 
 def chromium_path() -> str | None:

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from llmgw.messages.routes import Hello, ModelRoute, Outcome, RouteEndpoint, RouteTable, TableVersion, Telemetry
 from llmgw.server.router_link import RouterLink
+from tests.patience import PATIENCE
 
 PROGRAM = (sys.executable, "-m", "llmgw", "router")
-DEADLINE_S = 10.0
+DEADLINE_S = 10.0 * PATIENCE
 EVENT_STREAM = b"content-type: text/event-stream\r\n"
 
 

@@ -13,8 +13,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).parent.parent.parent
-DEADLINE_S = 30.0
+DEADLINE_S = 30.0 * PATIENCE
 _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 1, 2  # linux/capability.h
 _PR_CAPBSET_DROP = 24  # linux/prctl.h
 
@@ -33,7 +35,7 @@ def on_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     return run
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 10.0 * PATIENCE) -> None:
     """Wait for a condition, with a deadline."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - the condition is anything at all
