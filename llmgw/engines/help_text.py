@@ -20,8 +20,8 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 _REMOVED = "the argument has been removed"
 _USAGE = re.compile(r"^usage: ", re.MULTILINE)
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
-# The closing sections of the real ones take less, and are looked for in no more: a text may come from a node that is
-# not what it was, and nothing else runs while an expression is matched.
+# The closing sections of the real ones take less, and are looked for in no more: a text may come from a node that
+# is not what it was, and nothing else runs while an expression is matched.
 _CLOSING_CHARS_MAX = 8192
 _PROMISED = re.compile(rf"(?<=\[){_SPELLING}")
 _ENDS = (".", ")", "]", "}", "!", "?", ":", '"', "'")
