@@ -28,6 +28,9 @@ async def end_processes(
 ) -> None:
     """End everything that `find` (blocking, run in a thread) returns, and return when it returns nothing.
 
+    What it has returned once is ended, whether it still finds it or not: what leads to a process may be no more
+    than its parent, which is ended beside it.
+
     While `main` lives, SIGTERM goes to its session alone, so that an engine can finish before its sidecars
     are taken away; then to the rest. After `grace_s` (0: at once), or 15 s after `main` has gone, SIGKILL
     goes to all. `on_slow` is called once, when processes outlive SIGKILL by 10 s, hanging in the kernel.
@@ -35,12 +38,15 @@ async def end_processes(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + grace_s
     told: set[ProcessIdentity] = set()
+    known: dict[ProcessIdentity, ProcessInfo] = {}
     killing_since: float | None = None
     wait_s = LOOK_FIRST_S
     empty = 0
     orphaned = main is None
     while True:
-        left = await asyncio.to_thread(find)
+        known |= {info.identity: info for info in await asyncio.to_thread(find)}
+        known = {identity: info for identity, info in known.items() if is_alive(identity)}
+        left = list(known.values())
         now = loop.time()
         # Twice, since a process that forks and exits can hide its child from one walk through /proc.
         empty = 0 if left else empty + 1

@@ -43,7 +43,7 @@ class Prober:
         return await self._ask(check, strict=False)
 
     async def works(self, check: HttpCheck) -> ProbeResult:
-        """The one-token request: a 2xx answer whose body is JSON without `error`."""
+        """The one-token request: a 2xx answer whose body is JSON, holds something, and no `error`."""
         return await self._ask(check, strict=True)
 
     async def _ask(self, check: HttpCheck, *, strict: bool) -> ProbeResult:
@@ -63,8 +63,10 @@ class Prober:
             return ProbeResult(False, f"{what} was answered with {status}: {shown}".rstrip(": "))
         try:
             answer = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return ProbeResult(not strict, f"{what} was answered with {status} and no JSON: {shown}")
+        if strict and not (isinstance(answer, dict | list) and answer):
+            return ProbeResult(False, f"{what} was answered with {status} and nothing: {shown}")
         if isinstance(answer, dict) and answer.get("error"):
             return ProbeResult(False, f"{what} was answered with an error: {shown}")
         return ProbeResult(True, f"{what} was answered with {status}")

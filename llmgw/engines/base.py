@@ -68,7 +68,7 @@ class PlanFile:
 
 @dataclass(frozen=True, kw_only=True)
 class HttpCheck:
-    """A request and what proves success: any 2xx answer whose body is JSON without an `error` key.
+    """A request and what proves success: any 2xx answer whose body is JSON that holds something and no `error`.
 
     `headers` may carry the engine's key, and stay out of what is printed.
     """

@@ -71,8 +71,8 @@ def read_figures(text: str, names: FigureNames) -> EngineFigures | None:
     if not (running or waiting or used):
         return None
     return EngineFigures(
-        running=min(FIGURE_MAX, int(sum(running))) if running else None,
-        waiting=min(FIGURE_MAX, int(sum(waiting))) if waiting else None,
+        running=int(min(FIGURE_MAX, sum(running))) if running else None,
+        waiting=int(min(FIGURE_MAX, sum(waiting))) if waiting else None,
         cache_used=min(1.0, max(used)) if used else None,
     )
 

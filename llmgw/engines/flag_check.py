@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from llmgw.engines.help_rules import HelpRules
 from llmgw.engines.help_text import HelpText
 from llmgw.messages.admin import FlagCheck
 
+# A help text may come from a node that is not what it was: what is compared is bounded, well above the real ones'
+# some hundred options.
 _COMPARED_CHARS_MAX = 100
+_COMPARED_MAX = 2000
 _NUMBER = re.compile(r"-\.?\d")
 
 
@@ -70,7 +74,7 @@ def nearest(flag: str, spellings: Iterable[str], rules: HelpRules) -> str | None
     if rules.reading.underscores:
         name = name.replace("_", "-")
     best: tuple[bool, int, str] | None = None
-    for spelling in spellings:
+    for spelling in islice((each for each in spellings if len(each) <= _COMPARED_CHARS_MAX), _COMPARED_MAX):
         begins = len(name) > 3 and spelling.startswith(name)
         if best is not None and not begins and (not best[0] or abs(len(name) - len(spelling)) > best[1]):
             continue

@@ -57,7 +57,7 @@ _RULES: dict[str, HelpRules] = {
         # `--help` alone lists groups of options and no option.
         ask=("serve", "--help=all"),
         ask_version=("--version",),
-        version_in_text=r"docs\.vllm\.ai/en/v(\d+\.\d+[\w.]*\w)/",
+        version_in_text=r"docs\.vllm\.ai/en/v(\d{1,6}\.\d{1,6}[\w.]{0,60})/",
         column=2,
         # Without its usage alone a text still lists every option.
         opening=r"^(?:usage: |options:$)",

@@ -18,7 +18,11 @@ _NEXT = re.compile(rf"(?:,\s+|\s*/\s*)(?={_SPELLING})")
 # Colours and the like (ECMA-48), which Python 3.14's argparse adds where it is told that somebody looks.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _REMOVED = "the argument has been removed"
-_USAGE = re.compile(r"^usage: .*?\n\s*\n", re.DOTALL | re.MULTILINE)
+_USAGE = re.compile(r"^usage: ", re.MULTILINE)
+_BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
+# The closing sections of the real ones take less, and are looked for in no more: a text may come from a node that
+# is not what it was, and nothing else runs while an expression is matched.
+_CLOSING_CHARS_MAX = 8192
 _PROMISED = re.compile(rf"(?<=\[){_SPELLING}")
 _ENDS = (".", ")", "]", "}", "!", "?", ":", '"', "'")
 
@@ -56,10 +60,9 @@ def read_help(text: str, rules: HelpRules) -> HelpText:
         if _REMOVED in description:
             removed.update(dict.fromkeys(spellings, description))
             continue
-        for spelling in spellings:
-            lines.setdefault(spelling, header.strip())
-        for spelling in _unlisted(spellings, rules):
-            lines.setdefault(spelling, header.strip())
+        line = header.strip()
+        for spelling in [*spellings, *_unlisted(spellings, rules)]:
+            lines.setdefault(spelling, line)
     version = re.search(rules.version_in_text, text) if rules.version_in_text else None
     return HelpText(
         lines=lines,
@@ -122,13 +125,20 @@ def _truncated(text: str, rules: HelpRules, options: list[tuple[str, str]], list
         return "its beginning is missing"
     if _in_mid_sentence(text, *options[-1], rules):
         return "it ends in mid-sentence"
-    usage = _USAGE.search(text)
-    promised = _PROMISED.findall(usage[0]) if usage else []
+    promised = _PROMISED.findall(_usage(text))
     if promised and not listed.intersection(promised[-2:]):
         return f"its usage names {promised[-1]}, which is not described any more"
-    if rules.closing is not None and not re.search(rules.closing, text.rstrip() + "\n", re.MULTILINE):
+    end = text.rstrip()[-_CLOSING_CHARS_MAX:] + "\n"
+    if rules.closing is not None and not re.search(rules.closing, end, re.MULTILINE):
         return "its closing section is missing"
     return None
+
+
+def _usage(text: str) -> str:
+    """The paragraph that begins the text of argparse; empty where it is missing, or its end."""
+    begin = _USAGE.search(text)
+    end = _BLANK_LINE.search(text, begin.end()) if begin else None
+    return text[begin.start() : end.start()] if begin and end else ""
 
 
 def _in_mid_sentence(text: str, header: str, description: str, rules: HelpRules) -> bool:

@@ -48,6 +48,7 @@ _TLS = "the gateway speaks plain HTTP to engines"
 REFUSED_ARGS = {
     **dict.fromkeys(["--host", "--port", "--reuse-port", "--api-prefix"], _ADDRESS),
     **dict.fromkeys(["-dev", "--device", "-devd", "--device-draft", "--spec-draft-device"], _DEVICE),
+    **dict.fromkeys(["-mmdev", "--mmproj-device"], _DEVICE),
     "--rpc": "it would use GPUs of other nodes that nobody placed it on",
     **dict.fromkeys(["-a", "--alias"], "the model's name and aliases are the catalog's"),
     **dict.fromkeys(["-m", "--model", "-mu", "--model-url", "-dr", "--docker-repo"], _MODEL),
@@ -66,7 +67,7 @@ REFUSED_ENV = {
     **dict.fromkeys(
         ["LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_REUSE_PORT", "LLAMA_ARG_API_PREFIX"], _ADDRESS
     ),
-    **dict.fromkeys(["LLAMA_ARG_DEVICE", "LLAMA_ARG_SPEC_DRAFT_DEVICE"], _DEVICE),
+    **dict.fromkeys(["LLAMA_ARG_DEVICE", "LLAMA_ARG_SPEC_DRAFT_DEVICE", "MTMD_BACKEND_DEVICE"], _DEVICE),
     "LLAMA_ARG_RPC": REFUSED_ARGS["--rpc"],
     "LLAMA_ARG_ALIAS": REFUSED_ARGS["--alias"],
     **dict.fromkeys(["LLAMA_ARG_MODEL", "LLAMA_ARG_MODEL_URL", "LLAMA_ARG_DOCKER_REPO"], _MODEL),

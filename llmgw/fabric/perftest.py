@@ -134,7 +134,7 @@ def _from_json(text: str) -> Bandwidth:
     """`--out_json`: one result, or a list of them. It prints no unit."""
     try:
         said = msgspec.json.decode(text.encode())
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         words = "the JSON of perftest was cut: it does not end"
         return Bandwidth(None, None, None, words, read='"results"' in text)
     results = said.get("results") if isinstance(said, dict) else None

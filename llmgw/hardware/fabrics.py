@@ -163,8 +163,11 @@ def _offer(declaration: FabricDeclaration, ports: list[Port]) -> tuple[FabricOff
             for hca, problem in problems
         ]
         reason = "; ".join(f"{problem.what}: {problem.remedy}" for _, problem in problems)
+        # The others have their own troubles, which whoever mends this fabric wants to know of in one go.
+        of_kind = [port for port in chosen if mixed is None or port.link_layer == "InfiniBand"]
+        findings += [*_reservations(declaration, of_kind), *_full_counters(declaration, of_kind)]
         return FabricOffer(name=declaration.name, reason=reason, rate_gbps=rate_gbps), findings
-    findings = [*_slow_links(declaration, chosen), *_limited_members(declaration, chosen)]
+    findings = _reservations(declaration, chosen)
     full = _full_counters(declaration, chosen)
     offer = FabricOffer(
         name=declaration.name,
@@ -222,6 +225,11 @@ def _mixed_link_layers(named: list[Port]) -> tuple[str, PortProblem] | None:
         what=f"{names} {f'are Ethernet {kind}s' if several else f'is an Ethernet {kind}'} among InfiniBand ports",
         remedy=f"take {'them' if several else 'it'} out of hcas in agent.yaml (adapter:port names one port)",
     )
+
+
+def _reservations(declaration: FabricDeclaration, chosen: list[Port]) -> list[Finding]:
+    """What is wrong with ports that carry traffic."""
+    return [*_slow_links(declaration, chosen), *_limited_members(declaration, chosen)]
 
 
 def _slow_links(declaration: FabricDeclaration, chosen: list[Port]) -> list[Finding]:

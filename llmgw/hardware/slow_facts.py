@@ -115,10 +115,12 @@ def with_slow_facts(gpus: Sequence[Gpu], facts: SlowFacts) -> tuple[list[Gpu], l
 
 
 def _lost_their_links(gpus: Sequence[Gpu], topology: Topology) -> set[int]:
-    """Usable GPUs that are left out of the NVLinks among GPUs of their own name."""
+    """Usable GPUs that are left out of the NVLinks among GPUs of their own name. Of one that is lost no name is
+    known, and the table has it still.
+    """
     names = {gpu.index: gpu.name for gpu in gpus}
     lone = left_out(topology)
-    linked = {names.get(index) for index in topology.gpus if index not in lone}
+    linked = {names[index] for index in topology.gpus if index not in lone and index in names}
     usable = {gpu.index for gpu in gpus if gpu.usable}
     return {index for index in lone if index in usable and linked == {names[index]}}
 

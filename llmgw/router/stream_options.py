@@ -32,7 +32,7 @@ def may_be_asked(options: msgspec.Raw) -> bool:
         return True
     try:
         read = _decode(options)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
     return read is None or not read.include_usage
 

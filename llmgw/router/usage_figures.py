@@ -107,7 +107,7 @@ def read_event(data: bytes) -> tuple[Tokens | None, bool]:
     and `"choices":[]`."""
     try:
         chunk = _decode_chunk(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return find_tokens(data), False
     if chunk.usage is None:
         # /v1/responses and Anthropic's streams have it further inside.
@@ -120,7 +120,7 @@ def read_usage(text: bytes) -> Tokens | None:
     """A usage object. None for what is none, or counts something else (seconds of sound)."""
     try:
         usage = _decode_usage(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     prompt, completion = usage.prompt_tokens, usage.completion_tokens
     # As nearly all answers have it; the same as below.
@@ -152,7 +152,7 @@ def _tokens(usage: _Usage) -> Tokens | None:
 def _read_timings(text: bytes) -> Tokens | None:
     try:
         timings = _decode_timings(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     if timings.prompt_n is None or timings.predicted_n is None:
         return None

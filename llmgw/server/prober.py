@@ -23,6 +23,8 @@ log = structlog.get_logger("prober")
 
 LOOK_S = 0.5
 PROBES_MAX = 32
+# What an engine says is what a model's author wrote: its answers end somewhere, whatever they are.
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Prober:
@@ -83,26 +85,44 @@ class Prober:
         asked_at = self._hub.clock.monotonic()
         headers = {**check.headers, **_authorization(endpoint)}
         try:
-            answer = await client.request(
-                check.method, _url(endpoint, check.path), content=check.body, headers=headers
+            status, _ = await self._exchange(
+                client, check.method, _url(endpoint, check.path), headers, check.body
             )
-            works = answer.status_code < 500
-        except httpx.HTTPError as error:
+            works = status < 500
+        except (httpx.HTTPError, TimeoutError) as error:
             works = False
             log.info("a probe was not answered", replica=endpoint.id, error=type(error).__name__)
         self._hub.probed(endpoint.id, works, asked_at)
 
     async def _read_counters(self, client: httpx.AsyncClient, endpoint: RouteEndpoint, replica: Replica) -> None:
         """Progress is seen when the engine's own counters have moved since the last look."""
+        url = _url(endpoint, "/metrics")
         try:
-            answer = await client.get(_url(endpoint, "/metrics"), headers=_authorization(endpoint))
-            answer.raise_for_status()
-            total = counters_sum(answer.text, adapter(replica.engine).progress_counters)
-        except (httpx.HTTPError, ValueError):
+            status, body = await self._exchange(client, "GET", url, _authorization(endpoint))
+            if status != 200:
+                return
+            total = counters_sum(body.decode("utf-8", "replace"), adapter(replica.engine).progress_counters)
+        except (httpx.HTTPError, TimeoutError, ValueError):
             return  # no counters are no proof of anything
         if total is not None and replica.counters is not None and total > replica.counters:
             self._hub.progressed(replica.replica_id)
         replica.counters = total
+
+    async def _exchange(
+        self, client: httpx.AsyncClient, method: str, url: str, headers: dict[str, str], body: bytes | None = None
+    ) -> tuple[int, bytes]:
+        """(status, body as far as it is kept), in a probe's time. Raises httpx.HTTPError, TimeoutError."""
+        said = bytearray()
+        # The client's own limits are per read: one that drips bytes would keep a place for ever.
+        async with (
+            asyncio.timeout(self._hub.settings.probe_timeout_s),
+            client.stream(method, url, content=body, headers=headers) as answer,
+        ):
+            async for part in answer.aiter_bytes():
+                said += part
+                if len(said) > ANSWER_BYTES_MAX:
+                    break
+            return answer.status_code, bytes(said[:ANSWER_BYTES_MAX])
 
 
 def counters_sum(text: str, names: tuple[str, ...]) -> float | None:

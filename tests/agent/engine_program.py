@@ -72,6 +72,13 @@ def main() -> None:
         )
         subprocess.Popen([sys.executable, "-c", script], env={})
         wait_for("core.pid")
+    if "has-helper" in words:
+        # A helper that ends as it is told to, with a child in another session and without the marker: only the
+        # helper leads to it.
+        script = "import os,time; open('helped.pid','w').write(str(os.getpid())); time.sleep(600)"
+        starter = "import subprocess,sys; subprocess.run(sys.argv[1:], env={}, start_new_session=True)"
+        subprocess.Popen([sys.executable, "-c", starter, sys.executable, "-c", script], env={})
+        wait_for("helped.pid")
     if "has-escaped" in words:
         # Another session, no marker, no parent: nothing but a cgroup leads to it.
         script = "import os,time; open('escaped.pid','w').write(str(os.getpid())); time.sleep(600)"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import http.server
 import socket
+import threading
 from typing import Any
 
 import pytest
 
+from llmgw.agent.probe import Prober
 from llmgw.agent.readiness import wait_for_answers
 from llmgw.agent.spec_store import ShardRecord
 from llmgw.engines.base import HttpCheck
@@ -53,3 +56,37 @@ def test_silence_is_allowed_for_as_long_as_the_phase_says(
         assert words in sentence
         assert "nothing listens yet" in sentence
         assert set(notes) == {"GET /health: nothing listens yet"}
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"null", b"{}", b"[]", b"true", b'"ok"', b"<html>", b'{"error": "no"}', b"[" * 100_000]
+)
+def test_a_200_that_holds_no_answer_is_no_proof(body: bytes) -> None:
+    class Engine(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    async def ask(port: int) -> tuple[bool, str]:
+        prober = Prober("127.0.0.1", port)
+        try:
+            result = await prober.works(HttpCheck(method="POST", path="/v1/completions", body=b"{}"))
+        finally:
+            await prober.close()
+        return result.ok, result.note
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Engine) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            ok, note = asyncio.run(ask(server.server_address[1]))
+        finally:
+            server.shutdown()
+            thread.join()
+    assert not ok
+    assert note.startswith("POST /v1/completions was answered with ")

@@ -157,6 +157,20 @@ def test_an_engine_that_ignores_sigterm_is_killed_after_the_stop_timeout(tmp_pat
     run(test)
 
 
+def test_what_only_a_parent_led_to_is_ended_though_its_parent_ends_first(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path, stop_timeout="5s") as node:
+            await node.supervisor.start(make_spec("r1-0", "has-helper"))
+            await node.reach("ready")
+            helped = int((tmp_path / "shards" / "r1-0" / "run" / "helped.pid").read_text())
+            assert alive(helped)
+            await node.supervisor.stop("r1-0", "scaled down")
+            await node.reach("stopped")
+            assert not alive(helped)
+
+    run(test)
+
+
 def test_a_grandchild_that_left_the_session_is_ended_with_its_shard(tmp_path: Path) -> None:
     async def test() -> None:
         async with running(tmp_path, stop_timeout="500ms") as node:

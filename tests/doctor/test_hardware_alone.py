@@ -71,6 +71,25 @@ def test_all_planted_faults_are_listed_together_the_worst_first(tmp_path: Path) 
     assert found["findings"][-1]["check"] == "open-files"
 
 
+def test_no_fault_hides_another(tmp_path: Path) -> None:
+    hardware = write_hardware(tmp_path / "hw", gpus=8, adapters=4)
+    for gpu, fault in [(0, "unlinked"), (3, "lost"), (5, "xid"), (6, "ecc"), (7, "reset")]:
+        set_gpu(hardware.directory, gpu, fault)
+    for adapter, fault in [("mlx5_1", "down"), ("mlx5_2", "init"), ("mlx5_3", "slow")]:
+        set_port(hardware.directory, adapter, fault)
+    set_machine(hardware.directory, "memlock")
+    _, found = doctor(hardware, tmp_path)
+    told = sorted((finding["check"], finding["where"].partition(" ")[2]) for finding in found["findings"])
+    assert told == [
+        ("fabric-no-subnet-manager", "infiniband mlx5_2"),
+        ("fabric-port-down", "infiniband mlx5_1"),
+        ("fabric-slow", "infiniband mlx5_3"),
+        ("gpu-lost", "0000:4B:00.0"),
+        *(("gpu-unusable", f"GPU {gpu}") for gpu in (0, 5, 6, 7)),
+        ("memlock", "limits"),
+    ]
+
+
 def test_with_a_configuration_only_its_discovery_is_replaced(tmp_path: Path) -> None:
     hardware = write_hardware(tmp_path / "hw", gpus=2, adapters=2)
     set_port(hardware.directory, "mlx5_1", "down")

@@ -38,7 +38,7 @@ def test_what_an_engine_does_not_tell_is_not_made_up() -> None:
 
 def test_numbers_that_are_none_are_left_out_and_large_ones_cut() -> None:
     names = FigureNames(running=("r",), waiting=("w",), cache_used=("c",))
-    said = read_figures("r NaN\nr -1\nw 1e300\nc 1.7\nc +Inf\n", names)
+    said = read_figures("r NaN\nr -1\nw 1.7e308\nw 1.7e308\nc 1.7\nc +Inf\n", names)
     assert said == EngineFigures(running=None, waiting=FIGURE_MAX, cache_used=1.0)
     with pytest.raises(ValueError, match="many"):
         read_figures("r many\n", names)

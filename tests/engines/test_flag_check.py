@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
+from llmgw.engines import registry
+from llmgw.engines.engine_check import check_engine
 from llmgw.engines.flag_check import check_flags, flags_in
 from llmgw.engines.help_rules import help_rules
 from llmgw.engines.help_text import read_help
@@ -100,3 +106,25 @@ def test_in_a_text_that_is_not_whole_a_flag_is_unknown_and_never_missing() -> No
     verdicts = check_flags(["--port-range", "--node-rank"], text, rules)
     assert verdicts[0].ok is True
     assert verdicts[1] == FlagCheck(flag="--node-rank", ok=None)
+
+
+MANY = "options:\n" + "".join(f"  --opt-{at} X  Sets it.\n" for at in range(600))
+BYTES = 2**20
+HOSTILE = {
+    "usages without an end": MANY + "usage: x\n" * (BYTES // 9),
+    "a version without an end": MANY + "docs.vllm.ai/en/v1." + "1" * BYTES + "\n",
+    "one line that closes again and again": MANY + "  " + "--help " * (BYTES // 7),
+    "spellings without an end": MANY + "  " + "--a, " * (BYTES // 5),
+    "options without an end": "options:\n" + "".join(f"  --opt-{at} X  Sets it.\n" for at in range(BYTES // 22)),
+    "one long option": "options:\n  --" + "a" * BYTES + "\n" + MANY,
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llamacpp", "sim"])
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_text_made_to_take_for_ever_is_judged_in_seconds(engine: str, text: str) -> None:
+    """The server judges what nodes send, and nothing else of it runs while an expression is matched."""
+    began_s = time.process_time()
+    check_engine(registry.adapter(engine), "usage: x\nUsage: x\n----- common params -----\n" + text)
+    assert time.process_time() - began_s < 5

@@ -112,6 +112,8 @@ def test_a_relative_path_is_seen_from_the_agents_folder(tmp_path: Any, monkeypat
         ({"args": ["-a", "gpt-4"]}, "-a"),
         ({"args": ["--api_key", "x"]}, "--api_key"),
         ({"args": ["-dev", "CUDA0"]}, "-dev"),
+        ({"args": ["--mmproj-device", "CUDA1"]}, "--mmproj-device"),
+        ({"env": {"MTMD_BACKEND_DEVICE": "CUDA1"}}, "MTMD_BACKEND_DEVICE"),
         ({"args": ["--rpc", "10.0.0.9:50052"]}, "--rpc"),
         ({"args": ["--ctx-size=4096"]}, "--ctx-size and its value"),
         ({"args": ["--hf-token", "x"]}, "HF_TOKEN"),

@@ -113,6 +113,7 @@ def test_a_negative_average_is_no_result() -> None:
         ),
         (TABLE.split(" 32768")[0], True, "its heading and no result"),
         ('{"results": {"MsgSize": 65536', True, "the JSON of perftest was cut"),
+        ('{"results": ' + "[" * 100_000, True, "the JSON of perftest was cut"),
         ('{"a": 1}', False, "no result of perftest"),
     ],
 )

@@ -85,6 +85,24 @@ def test_every_problem_of_a_fabric_is_said_at_once() -> None:
     assert "mlx5_1 is not there" in (only.reason or "")
 
 
+def test_what_is_wrong_with_the_other_ports_of_a_fabric_that_is_not_offered_is_said_too() -> None:
+    ports = [
+        port("mlx5_0", state="DOWN", phys_state="Polling"),
+        port("mlx5_1", rate_gbps=100.0, rate_text="100 Gb/sec (1X NDR)"),
+        port("mlx5_2", pkeys=[0x7FFF]),
+        port("mlx5_3", counters={"link_downed": 255}),
+        port("mlx5_4", link_layer="Ethernet", rate_gbps=25.0),
+    ]
+    whole = ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"]
+    only, findings = offer(ports, *whole)
+    expected = ["fabric-port-down", "fabric-slow", "fabric-pkey", "fabric-counters"]
+    assert [finding.check for finding in findings] == expected
+    assert (only.usable, only.reason) == (False, findings[0].what.partition(": ")[2] + ": " + findings[0].remedy)
+    # What does not belong here is not measured by those that do.
+    _, findings = offer(ports, *whole, "mlx5_4")
+    assert [finding.check for finding in findings] == [expected[0], "fabric-mixed", *expected[1:]]
+
+
 def test_an_adapter_is_usable_by_its_active_ports() -> None:
     ports = [port("mlx4_0", 1, state="DOWN", phys_state="Polling"), port("mlx4_0", 2)]
     only, findings = offer(ports, "mlx4_0")

@@ -93,3 +93,13 @@ def test_the_extra_chunk_has_usage_and_no_choices() -> None:
 def test_recorded_answers_are_read(file: str, tokens: Tokens) -> None:
     body = (RECORDED / file).read_bytes().replace(b"\r\n", b"\n").split(b"\n\n", 1)[1]
     assert find_tokens(body) == tokens
+
+
+def test_what_is_nested_too_deeply_is_no_figure_and_breaks_no_stream() -> None:
+    deep = b"[" * 100_000
+    nested = b"[" * 3000 + b"]" * 3000
+    usage = b'"usage":{"prompt_tokens":1,"completion_tokens":2}'
+    assert read_event(b'{"x":' + deep) == (None, False)
+    assert read_event(b'{"choices":[' + nested + b'],"usage":{"x":' + nested + b"}}") == (None, False)
+    assert read_event(b'{"x":' + nested + b"," + usage + b"}") == (Tokens(1, None, 2), False)
+    assert find_tokens(b'{"timings":{"prompt_n":1,"x":' + nested + b"}}") is None

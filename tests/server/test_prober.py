@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -126,3 +128,36 @@ def test_an_engine_whose_own_counters_move_works_though_nobody_gets_an_answer() 
     generated = 6
     asyncio.run(look())
     assert replica.witnessed_at == world.now
+
+
+def test_an_engine_whose_answer_never_ends_costs_neither_memory_nor_a_place() -> None:
+    world = world_of(1)
+    (replica,) = world.fleet.replicas.values()
+    replica.witnessed_at, replica.busy_since = world.now - 100, world.now - 50
+    hub = hub_of(world)
+    hub.settings = replace(SETTINGS, probe_timeout_s=0.3)
+    sent = dict.fromkeys(["/v1/chat/completions", "/metrics"], 0)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+
+        async def drip() -> AsyncIterator[bytes]:
+            while True:
+                sent[path] += 1
+                # One sends what it can, the other a byte now and then.
+                yield b"x" * 2**20 if path == "/metrics" else b"x"
+                await asyncio.sleep(0 if path == "/metrics" else 0.05)
+
+        return httpx.Response(200, content=drip())
+
+    async def look() -> None:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+            looking = prober.Prober(hub)
+            looking._look(client)
+            await asyncio.wait_for(asyncio.gather(*looking._running.values()), 10)
+            assert not looking._running
+
+    asyncio.run(look())
+    assert 0 < sent["/metrics"] < 10
+    assert sent["/v1/chat/completions"] > 1
+    assert replica.witnessed_at == world.now - 100

@@ -72,11 +72,6 @@ class Weights:
             first_wait_s=first_wait_s,
         )
 
-    @property
-    def downloading(self) -> list[Path]:
-        """Files that are being fetched now."""
-        return list(self._running)
-
     # What a source means here.
 
     def model_path(self, spec: ShardSpec) -> str | None:
