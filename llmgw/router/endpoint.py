@@ -29,7 +29,8 @@ UNKNOWN = -1.0
 class Endpoint:
     """An endpoint of one model with what this router knows of it. Survives the replacement of tables.
 
-    `head` is what stands before the request's own headers: Host and, when the engine has a key, Authorization.
+    `head` is what stands before the request's own headers: Host and, when the engine has a key, Authorization;
+    `told` is the line with its id in answers.
     """
 
     __slots__ = (
@@ -52,6 +53,7 @@ class Endpoint:
         "slow_since",
         "strain",
         "strain_until",
+        "told",
         "unserved",
     )
 
@@ -94,6 +96,7 @@ class Endpoint:
             self.part = None  # it was a part of another limit
         self.route = route
         self.id = route.id
+        self.told = b"x-llmgw-replica: %b\r\n" % route.id.encode()
         self.take_part(self._workers, self.part)
         self.base_path = base_path.encode("ascii")
         self.head = head.encode("ascii")

@@ -126,14 +126,13 @@ class KeyCaller(Caller):
         """What is said to who asks for a model that is not for this key."""
         return model_not_allowed(model, sorted(self._models or ()))
 
-    def begin(self, model: str) -> bytes:
+    def begin(self, model: str, now: float) -> bytes:
         """As in `Caller`. What is refused costs nothing but its count."""
         if self._models is not None and model not in self._models:
             raise self.not_allowed(model)
         if not self.limited:
             self.running += 1
             return b""
-        now = monotonic()
         self._asked += 1
         self._busy.add(self)
         requests, tokens = self._requests, self._tokens
@@ -149,15 +148,15 @@ class KeyCaller(Caller):
         self.running += 1
         return self._left()
 
-    def refused(self) -> None:
+    def refused(self, now: float) -> None:
         self.running -= 1
         if self._requests is not None:
-            self._requests.give_back(1, monotonic())
+            self._requests.give_back(1, now)
 
-    def ended(self, tokens: int) -> None:
+    def ended(self, tokens: int, now: float) -> None:
         self.running -= 1
         if tokens and self._tokens is not None:
-            self._tokens.take(tokens, monotonic())
+            self._tokens.take(tokens, now)
 
     # What is told of it.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from llmgw.router.answer import answer_head, broken_ending, queue_lines
 from llmgw.router.early import AnswerAsEvent, EarlyAnswer
+from llmgw.router.endpoint import Endpoint
 from llmgw.router.engine_errors import even_errors
 from llmgw.router.errors import ApiError
 from llmgw.router.filters import AnswerFilter, Rewriting
@@ -32,7 +33,7 @@ class Passing:
         "_client",
         "_dialect",
         "_early",
-        "_endpoint_id",
+        "_endpoint",
         "_head_due",
         "_meter",
         "_parser",
@@ -50,7 +51,7 @@ class Passing:
     _meter: Callable[[bytes, bool], bytes]
     """What every byte of the answer's body goes through."""
     _parser: ResponseParser
-    _endpoint_id: str
+    _endpoint: Endpoint
     _waiter: Waiter | None
     _waiting_ended: float
 
@@ -96,14 +97,14 @@ class Passing:
     # An engine's answer.
 
     def begin(
-        self, head: ResponseHead, parser: ResponseParser, endpoint_id: str, waiter: Waiter | None, now: float
+        self, head: ResponseHead, parser: ResponseParser, endpoint: Endpoint, waiter: Waiter | None, now: float
     ) -> None:
         """The answer is this, and nothing can be taken back any more. Its first bytes follow; `head` is changed
         to what the client gets."""
         self._meter = self._usage.begin(head, parser).feed
         self._parser = parser
         self._head_due = head
-        self._endpoint_id = endpoint_id
+        self._endpoint = endpoint
         self._waiter = waiter
         self._waiting_ended = now
         if head.status >= 400 or self._dialect is not None or self._early is not None or self._request.http10:
@@ -152,7 +153,7 @@ class Passing:
         if self._early is not None:
             return b""
         lines = queue_lines(self._waiter, self._waiting_ended) if request.asks_place else ()
-        return answer_head(head, request, self._endpoint_id, keep_alive=self._client.keeps_alive(), added=lines)
+        return answer_head(head, request, self._endpoint.told, self._client.keeps_alive(), lines)
 
     # Where it breaks off.
 

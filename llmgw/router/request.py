@@ -67,6 +67,8 @@ _READ = frozenset(
 _SPECIAL = _DROPPED | _CREDENTIALS | _READ | _FORWARDED
 
 
+OWN_ID = slice(len(b"x-request-id: "), -2)
+"""Of a request's `own_line`: what it is called."""
 Credentials = tuple[tuple[bytes, bytes], ...]
 """The headers that a key may come in, as they came: (lower-case name, value)."""
 
@@ -130,7 +132,7 @@ class Request(msgspec.Struct, eq=False):
     @property
     def request_id(self) -> bytes:
         """What it is called, towards the engine and in its answer."""
-        return self.own_line[len(b"x-request-id: ") : -2]
+        return self.own_line[OWN_ID]
 
     @property
     def own_lines(self) -> bytes:
