@@ -128,7 +128,7 @@ class Attempts:
         def ping(self) -> None:
             """Called while nothing has come for this stream: its client gets a comment."""
 
-        def upstream_data(self, data: bytes, done: bool) -> None:
+        def upstream_data(self, data: bytes, done: bool, now: float) -> None:
             """Body bytes of the answer."""
 
         def upstream_lost(self, reason: str) -> None:
@@ -224,13 +224,15 @@ class Attempts:
             body = replace_model(body, request.content_type, route.upstream_model)
         if self._usage.asks:
             body = self._usage.asking(body, route)
-        head = b"POST %b%b HTTP/1.1\r\n%b%b%bcontent-length: %d\r\n\r\n" % (
-            endpoint.base_path,
+        # In parts, since they are joined with the body at once: each format and each sum would copy them all.
+        head = (
+            endpoint.asks,
             self._target,
+            b" HTTP/1.1\r\n",
             endpoint.head,
             request.lines,
             request.own_line,
-            len(body),
+            b"content-length: %d\r\n\r\n" % len(body),
         )
         self._sent = True
         due, ends_at = now + self._model.route.first_byte_timeout_s, self._ends_at

@@ -165,12 +165,16 @@ class ClientConnection(asyncio.Protocol):
                 break
         self._serving = False
         if self._current is None and not self._closing:
-            self._rest()
+            self._rest(time.monotonic())
 
-    def _rest(self) -> None:
+    def _rest(self, now: float) -> None:
         """All that was read is answered: what comes next has its time."""
-        self._reader.go_on()
-        self._set_reading_deadline(time.monotonic())
+        reader, service = self._reader, self._service
+        if reader.in_head or reader.in_body or service.draining or not self._served:
+            reader.go_on()
+            self._set_reading_deadline(now)
+        else:  # nearly always; as `_set_reading_deadline`
+            self.deadline = now + service.limits.idle_timeout_s
 
     def _answer(self, request: Request) -> None:
         service = self._service
@@ -192,9 +196,9 @@ class ClientConnection(asyncio.Protocol):
         except ApiError as error:
             self.answer_error(error, request)
         self.release_body(request)
-        self.answered()
+        self.answered(time.monotonic())
 
-    def answered(self) -> None:
+    def answered(self, now: float) -> None:
         """The answer of the current request has been written to its end: go on, or close."""
         self._exchange = None
         self._served += 1
@@ -206,7 +210,7 @@ class ClientConnection(asyncio.Protocol):
         elif self._early or reader.queue:
             self._serve()
         elif not self._serving:
-            self._rest()
+            self._rest(now)
 
     def keeps_alive(self) -> bool:
         """Whether another answer may follow the current one; its head says so, and it is kept to."""

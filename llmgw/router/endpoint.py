@@ -30,14 +30,14 @@ class Endpoint:
     """An endpoint of one model with what this router knows of it. Survives the replacement of tables.
 
     `head` is what stands before the request's own headers: Host and, when the engine has a key, Authorization;
-    `told` is the line with its id in answers.
+    `asks` is what stands before a request's path, `told` the line with its id in answers.
     """
 
     __slots__ = (
         "_failure_load_at",
         "_workers",
         "alive",
-        "base_path",
+        "asks",
         "breaker",
         "capacity",
         "concurrency",
@@ -98,7 +98,7 @@ class Endpoint:
         self.id = route.id
         self.told = b"x-llmgw-replica: %b\r\n" % route.id.encode()
         self.take_part(self._workers, self.part)
-        self.base_path = base_path.encode("ascii")
+        self.asks = b"POST " + base_path.encode("ascii")
         self.head = head.encode("ascii")
         if self.retired:
             self.retired = False

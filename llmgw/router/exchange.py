@@ -43,9 +43,9 @@ class Exchange(Attempts):
 
     # What the engine's connection calls.
 
-    def upstream_data(self, data: bytes, done: bool) -> None:
+    def upstream_data(self, data: bytes, done: bool, now: float) -> None:
         """Body bytes of the answer: with the first of them it is the client's, and no other engine is tried."""
-        self._heard_at = now = monotonic()
+        self._heard_at = now
         if not self.first_byte_at:
             self._first_byte(now, done)
         endpoint = self._endpoint
@@ -189,9 +189,10 @@ class Exchange(Attempts):
         client = self._client
         client.deadline = NEVER
         self._release_body()
-        self._record(error.status, monotonic(), error.message)
+        now = monotonic()
+        self._record(error.status, now, error.message)
         self._passing.answer(error)
-        client.answered()
+        client.answered(now)
 
     def _finish(
         self,
@@ -220,7 +221,7 @@ class Exchange(Attempts):
             return
         if close:
             client.close_after_answer()
-        client.answered()
+        client.answered(now)
 
     def _release_body(self) -> None:
         """The request will not be sent again."""
@@ -268,7 +269,7 @@ class Exchange(Attempts):
         )
         self._service.telemetry.record(outcome)
         if tried or status == CLIENT_LEFT:
-            self._caller.ended(tokens.total, now)
+            self._caller.ended((tokens.prompt or 0) + (tokens.completion or 0), now)
         else:
             self._caller.refused(now)
         return outcome

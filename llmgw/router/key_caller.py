@@ -141,12 +141,19 @@ class KeyCaller(Caller):
                 f"This API key has as many requests running as it may have at a time ({self.route.concurrency})"
             )
             raise over_limit("concurrency_exceeded", what, RUNNING_WAIT_S, self._headers(now))
-        if tokens is not None and not tokens.take_if(0, now):
-            raise self._over("tokens_per_minute_exceeded", "tokens", tokens, now)
-        if requests is not None and not requests.take_if(1, now):
-            raise self._over("requests_per_minute_exceeded", "requests", requests, now)
+        left: tuple[int, ...] = ()
+        if tokens is not None:
+            of_tokens = tokens.take_if(0, now)
+            if of_tokens is None:
+                raise self._over("tokens_per_minute_exceeded", "tokens", tokens, now)
+            left = of_tokens
+        if requests is not None:
+            of_requests = requests.take_if(1, now)
+            if of_requests is None:
+                raise self._over("requests_per_minute_exceeded", "requests", requests, now)
+            left = of_requests + left
         self.running += 1
-        return self._left()
+        return self._left_lines % left
 
     def refused(self, now: float) -> None:
         self.running -= 1
@@ -189,12 +196,10 @@ class KeyCaller(Caller):
     def _left(self) -> bytes:
         """OpenAI's names (platform.openai.com/docs/guides/rate-limits): the limits are the key's, what is left of
         them is what this router has for it."""
-        requests, tokens = self._requests, self._tokens
-        if tokens is None:
-            return self._left_lines % requests.left() if requests is not None else b""
-        if requests is None:
-            return self._left_lines % tokens.left()
-        return self._left_lines % (*requests.left(), *tokens.left())
+        left: tuple[int, ...] = ()
+        for bucket in self._buckets():
+            left += bucket.left()
+        return self._left_lines % left
 
     # Limits.
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import random
 import re
-from binascii import hexlify
 from collections.abc import Iterable
+from random import getrandbits
 
 import msgspec
 
@@ -126,7 +125,7 @@ class Request(msgspec.Struct, eq=False):
         `unused`."""
         again: Request = self.__copy__()  # type: ignore[attr-defined]  # msgspec does not declare it
         again.content_length = content_length
-        again.own_line = b"x-request-id: %b\r\n" % _new_id()
+        again.own_line = b"x-request-id: req-%024x\r\n" % getrandbits(96)  # as `_new_id`
         return again
 
     @property
@@ -235,7 +234,7 @@ def read_target(target: bytes) -> tuple[str, bytes]:
 
 
 def _new_id() -> bytes:
-    return b"req-" + hexlify(random.randbytes(12))
+    return b"req-%024x" % getrandbits(96)
 
 
 @functools.lru_cache(maxsize=256)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
-import time
+from time import monotonic
 from typing import Protocol, cast
 
 from llmgw.router.endpoint import Endpoint
@@ -26,7 +26,7 @@ class AnswerSink(Protocol):
     def upstream_head(self, head: ResponseHead) -> bool:
         """A final head has come, body bytes not yet. True: not wanted, the connection is to be cut."""
 
-    def upstream_data(self, data: bytes, done: bool) -> None:
+    def upstream_data(self, data: bytes, done: bool, now: float) -> None:
         """Body bytes as they came; `done` with the last of them (which may be none)."""
 
     def upstream_lost(self, reason: str) -> None:
@@ -48,15 +48,15 @@ class UpstreamConnection(asyncio.Protocol):
         self._abandoned = False
         self._paused = False
 
-    def send(self, sink: AnswerSink, head: bytes, body: bytes) -> None:
-        """Write a request; its answer goes to `sink`."""
+    def send(self, sink: AnswerSink, head: tuple[bytes, ...], body: bytes) -> None:
+        """Write a request, whose head is in parts; its answer goes to `sink`."""
         transport = self.transport
         assert transport is not None
         self._sink = sink
         if len(body) <= _JOINED_BYTES_MAX:
-            transport.write(head + body)
+            transport.write(b"".join((*head, body)))
         else:
-            transport.write(head)
+            transport.write(b"".join(head))
             transport.write(memoryview(body))  # what is not taken at once is not copied
 
     def abandon(self) -> None:
@@ -104,10 +104,11 @@ class UpstreamConnection(asyncio.Protocol):
                 return
         if parser.done:
             self._sink = None
-            self._release(parser)
-            sink.upstream_data(body, True)
+            now = monotonic()
+            self._release(parser, now)
+            sink.upstream_data(body, True, now)
         elif body:
-            sink.upstream_data(body, False)
+            sink.upstream_data(body, False, monotonic())
 
     def eof_received(self) -> bool:
         return False
@@ -121,19 +122,19 @@ class UpstreamConnection(asyncio.Protocol):
             except ValueError:
                 pass
         elif exc is None and self.parser.close():
-            sink.upstream_data(b"", True)
+            sink.upstream_data(b"", True, monotonic())
         else:
             how = "closed" if exc is None else "reset"
             when = "in the middle of its answer" if self.parser.received else "before it answered"
             sink.upstream_lost(f"{how} the connection {when}")
 
-    def _release(self, parser: ResponseParser) -> None:
+    def _release(self, parser: ResponseParser, now: float) -> None:
         """The answer is whole: keep the connection for another request, or close it."""
         transport, endpoint, head = self.transport, self.endpoint, parser.head
         assert transport is not None
         idle = endpoint.idle
         if (
-            not parser.reusable
+            not parser.reusable()
             or endpoint.retired
             or len(idle) >= UPSTREAM_IDLE_CONNECTIONS_MAX
             or transport.is_closing()
@@ -146,7 +147,7 @@ class UpstreamConnection(asyncio.Protocol):
         parser.reset()
         if self._paused:
             self.resume_reading()
-        self.idle_since = time.monotonic()
+        self.idle_since = now
         idle.append(self)
 
 
