@@ -237,7 +237,7 @@ class Attempts:
         self._sent = True
         due, ends_at = now + self._model.route.first_byte_timeout_s, self._ends_at
         self._client.deadline = due if due < ends_at else ends_at
-        connection.send(self, head, body)
+        connection.send(self, head, body, self._service.late)
 
     async def _dial(self, connection: UpstreamConnection) -> None:
         endpoint = connection.endpoint

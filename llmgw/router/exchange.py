@@ -126,7 +126,7 @@ class Exchange(Attempts):
         if last_words is None:
             self._finish(502, monotonic(), error=what, cut=True)
             return
-        self._client.transport.write(last_words)
+        self._client.write(last_words)
         self._finish(502, monotonic(), error=what, close=True)
 
     # What the client's connection calls.

@@ -85,12 +85,12 @@ class Passing:
             lines = queue_lines(waiter, now) if request.asks_place else ()
             own = request.own_lines + request.answer_lines
             written = early.head(own, lines, keep_alive=client.keeps_alive())
-        client.transport.write(written + early.comment(text))
+        client.write(written + early.comment(text))
 
     def answer(self, error: ApiError) -> None:
         """An error of the gateway's own is the answer."""
         if self._early is not None:
-            self._client.transport.write(self._early.error(self._event(error)))
+            self._client.write(self._early.error(self._event(error)))
         else:
             self._client.answer_error(error, self._request)
 
@@ -133,9 +133,12 @@ class Passing:
         if self._rewriting is not None:
             self._rewrite(self._rewriting, data, done)
         elif self._head_due is not None:
-            self._client.transport.write(self._head() + data)
+            if done:
+                self._client.write_late(self._head() + data)
+            else:
+                self._client.write(self._head() + data)
         elif data:
-            self._client.transport.write(data)
+            self._client.transport.write(data)  # behind a head, so that nothing is late any more
 
     def _rewrite(self, rewriting: Rewriting, data: bytes, done: bool) -> None:
         data = rewriting.feed(data, done)
@@ -143,7 +146,7 @@ class Passing:
             rewriting.begun = True
             data = self._head() + data
         if data:
-            self._client.transport.write(data)
+            self._client.write(data)
 
     def _head(self) -> bytes:
         """What stands before the body; nothing where the client has a head already."""

@@ -21,6 +21,7 @@ from llmgw.router.exchange import Exchange
 from llmgw.router.fields import read_fields
 from llmgw.router.forwarded import TrustedProxies
 from llmgw.router.keys import Keys
+from llmgw.router.late import LateWrites
 from llmgw.router.limits import SWEEP_S, UPSTREAM_IDLE_S, Limits
 from llmgw.router.pings import Pings
 from llmgw.router.request import Request
@@ -55,6 +56,7 @@ class Service:
         self.table = RoutingTable(idle_limit_s=UPSTREAM_IDLE_S, workers=self.limits.workers)
         self.keys = Keys(limits.workers)
         self.telemetry = TelemetryLog()
+        self.late = LateWrites(self.loop)
         self.clients: set[ClientConnection] = set()
         self.overflowing = 0
         """How many of them are beyond `connections_max` and only wait to hear so."""

@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Protocol, cast
 
 from llmgw.router.endpoint import Endpoint
+from llmgw.router.late import LateWrites
 from llmgw.router.limits import UPSTREAM_IDLE_CONNECTIONS_MAX
 from llmgw.router.response_parser import BadResponse, ResponseHead, ResponseParser
 
@@ -36,7 +37,17 @@ class AnswerSink(Protocol):
 class UpstreamConnection(asyncio.Protocol):
     """One connection to one endpoint. Idle ones stand in `endpoint.idle`, most recently used last."""
 
-    __slots__ = ("_abandoned", "_paused", "_sink", "endpoint", "idle_since", "parser", "reused", "transport")
+    __slots__ = (
+        "_abandoned",
+        "_late",
+        "_paused",
+        "_sink",
+        "endpoint",
+        "idle_since",
+        "parser",
+        "reused",
+        "transport",
+    )
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -45,23 +56,32 @@ class UpstreamConnection(asyncio.Protocol):
         self.reused = False
         self.idle_since = 0.0
         self._sink: AnswerSink | None = None
+        self._late = b""
+        """A request that is to be written."""
         self._abandoned = False
         self._paused = False
 
-    def send(self, sink: AnswerSink, head: tuple[bytes, ...], body: bytes) -> None:
+    def send(self, sink: AnswerSink, head: tuple[bytes, ...], body: bytes, late: LateWrites) -> None:
         """Write a request, whose head is in parts; its answer goes to `sink`."""
         transport = self.transport
         assert transport is not None
         self._sink = sink
         if len(body) <= _JOINED_BYTES_MAX:
-            transport.write(b"".join((*head, body)))
+            self._late = b"".join((*head, body))
+            late.add(self)
         else:
             transport.write(b"".join(head))
             transport.write(memoryview(body))  # what is not taken at once is not copied
 
+    def flush(self) -> None:
+        late, self._late = self._late, b""
+        if late and self.transport is not None and not self.transport.is_closing():
+            self.transport.write(late)
+
     def abandon(self) -> None:
         """Nobody wants the answer any more, or the connection at all: the engine sees it closed at once."""
         self._sink = None
+        self._late = b""
         self._abandoned = True
         if self.transport is not None:
             self.transport.abort()
@@ -90,6 +110,11 @@ class UpstreamConnection(asyncio.Protocol):
             # Bytes that nobody asked for: whatever follows could be taken for another request's answer.
             self.abandon()
             return
+        if self._late:
+            # What came before the request was written is no answer to it.
+            self.abandon()
+            sink.upstream_lost("sent bytes before it was asked")
+            return
         parser = self.parser
         headless = parser.head is None
         try:
@@ -116,6 +141,7 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         sink = self._sink
         self._sink = None
+        self._late = b""
         if sink is None:
             try:
                 self.endpoint.idle.remove(self)
