@@ -102,11 +102,12 @@ class Service:
                 raise unknown_model(fields.model, sorted(n for n in models if caller.may_use(models[n].name)))
             point = None
             if model.pool.ring is not None:
+                messages = bytes(fields.messages)
                 point = conversation_point(
                     session=request.session,
                     user=bytes(fields.user),
-                    messages=bytes(fields.messages),
-                    prompt=bytes(fields.prompt) or bytes(fields.input),
+                    messages=messages,
+                    prompt=b"" if messages else bytes(fields.prompt) or bytes(fields.input),
                 )
             now = monotonic()
             request.answer_lines = caller.begin(model.name, now)
