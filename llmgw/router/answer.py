@@ -57,16 +57,9 @@ def answer_head(
         body = b"content-length: %d\r\n" % head.length
     else:
         body = b""
-    return b"%b%b%b%b%b%b%b%b\r\n" % (
-        passed_on,
-        body,
-        request.own_line,
-        request.answer_headers,
-        told,
-        b"".join([line + b"\r\n" for line in added]) if added else b"",
-        limits,
-        b"" if keep_alive else b"connection: close\r\n",
-    )
+    lines = b"".join([line + b"\r\n" for line in added]) if added else b""
+    end = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
+    return b"".join((passed_on, body, request.own_line, request.answer_headers, told, lines, limits, end))
 
 
 def _passed_on(head: ResponseHead) -> bytes:

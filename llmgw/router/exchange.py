@@ -46,14 +46,21 @@ class Exchange(Attempts):
     def upstream_data(self, data: bytes, done: bool, now: float) -> None:
         """Body bytes of the answer: with the first of them it is the client's, and no other engine is tried."""
         self._heard_at = now
-        if not self.first_byte_at:
+        begins = not self.first_byte_at
+        if begins:
             self._first_byte(now, done)
         endpoint = self._endpoint
         assert endpoint is not None
         if self._lives:
             endpoint.alive = True
         try:
-            self._passing.feed(data, done)
+            if begins:
+                head, connection = self._head, self._connection
+                assert head is not None
+                assert connection is not None
+                self._passing.begin(head, connection.parser, endpoint, self._waiter, now, data, done)
+            else:
+                self._passing.feed(data, done)
         except BadAnswer as error:
             self._break_off(f"the engine {endpoint.id} {error}")
             return
@@ -71,9 +78,8 @@ class Exchange(Attempts):
 
     def _first_byte(self, now: float, done: bool) -> None:
         """The answer has begun: nothing can be taken back any more."""
-        head, connection, endpoint = self._head, self._connection, self._endpoint
+        head, endpoint = self._head, self._endpoint
         assert head is not None
-        assert connection is not None
         assert endpoint is not None
         if self._pinged:
             self._service.pings.remove(self)
@@ -90,7 +96,6 @@ class Exchange(Attempts):
             if client.paused:
                 self.client_paused(True)
         self._release_body()
-        self._passing.begin(head, connection.parser, endpoint, self._waiter, now)
 
     def ping(self) -> None:
         """Called while nothing has come for this stream: its client gets a comment."""

@@ -202,11 +202,7 @@ class RequestReader:
             return
         earlier, self._target, self._headers, _, _ = known
         request = earlier.again(length)
-        credentials = request.credentials
-        if credentials and credentials == self._known_credentials and not self._known_caller.gone:
-            request.caller = self._known_caller
-        else:
-            self._recognise(request)
+        self._recognise(request)
         if request.refusal is None:
             request.body = data[end:]
             budget = self._budget

@@ -158,17 +158,24 @@ class ResponseParser:
         if self._state != _CHUNKED:
             return self._feed_other(data)
         # Chunks, and here since a stream's pass one by one.
-        if self._held:
-            data = self._held + data
-            self._held = b""
         position = self._left
         size = len(data)
+        known_sizes = _known_sizes
+        if self._held:
+            data = self._held + data
+            size = len(data)
+            self._held = b""
+        elif (
+            not position
+            and known_sizes.get(data[: data.find(b"\n", 0, _SHORT_LINE_BYTES) + 1]) == size
+            and data.endswith(_EVENT_END)
+        ):
+            return data  # one whole chunk of whole events, as nearly every read is; as below
         begin = 0
         if position:
             _check_chunk_end(data, position)
             if position <= size and self.whole_events:
                 self.whole_events = (self._tail + data[:position]).endswith(_EVENT_END)
-        known_sizes = _known_sizes
         while position < size:
             begin = position
             # A whole chunk of whole events, as nearly all are.
