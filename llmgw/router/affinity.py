@@ -15,6 +15,8 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 
+import msgspec
+
 from llmgw.router.endpoint import Endpoint
 
 SHARE_MAX = 1.25
@@ -31,6 +33,14 @@ LIKELY_BYTES = 4 * 1024
 _MASK = 2**64 - 1
 _SPREAD = 0x9E3779B97F4A7C15  # 2^64 by the golden ratio (Knuth, The Art of Computer Programming, 6.4)
 _decode_at = json.JSONDecoder().raw_decode
+
+
+class _Message(msgspec.Struct, gc=False):
+    role: object = None
+
+
+_decode_messages = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_message = msgspec.json.Decoder(_Message).decode
 
 
 class Ring:
@@ -60,19 +70,25 @@ class Ring:
 
         One below it there always is: were all at theirs, they would have more requests than there are.
         """
+        owners = self._owners
+        count = len(owners)
+        at = bisect_right(self._points, point)
+        owner = owners[at % count] if count else None
+        if owner is not None and not (owner.outstanding or owner.failure_load or tried) and owner.usable(now):
+            return owner  # one request is never above its share
         total = 1.0
         weights = 0.0
         for endpoint in self._endpoints:
-            if not endpoint.usable(now) or endpoint in tried:
+            # As `usable`, which need not be called while no breaker is open.
+            if endpoint.outstanding >= endpoint.concurrency or (tried and endpoint in tried):
+                continue
+            if endpoint.breaker.open_until and not endpoint.breaker.available(now):
                 continue
             total += endpoint.load(now) if endpoint.failure_load else endpoint.outstanding
             weights += endpoint.capacity if endpoint.slow_since is None else endpoint.weight(now)
         if not weights:
             return None
         a_weight = SHARE_MAX * total / weights
-        owners = self._owners
-        count = len(owners)
-        at = bisect_right(self._points, point)
         passed: set[Endpoint] = set()
         for step in range(at, at + count):
             owner = owners[step % count]
@@ -110,12 +126,31 @@ def conversation_point(
 
 def _opening(messages: bytes, headroom: int) -> bytes:
     opening = None
+    if len(messages) <= min(headroom, LIKELY_BYTES):
+        opening = _short_opening(messages)
+        if opening is not None:
+            return opening
     if headroom > LIKELY_BYTES:  # of a long conversation the beginning is enough, nearly always
         opening = _up_to_the_user(messages[:LIKELY_BYTES].decode("utf-8", "replace"))
     if opening is None and (headroom <= LIKELY_BYTES or len(messages) > LIKELY_BYTES):
         opening = _up_to_the_user(messages[:headroom].decode("utf-8", "replace"))
     # No such message, none that ends within the headroom, or no array: its first bytes have to do.
     return messages[:OPENING_BYTES] if opening is None else opening
+
+
+def _short_opening(messages: bytes) -> bytes | None:
+    """As `_up_to_the_user`, for an array that is whole, in a third of the time: no message is built."""
+    at = 0
+    try:
+        for raw in _decode_messages(messages):
+            message = bytes(raw)
+            # Before it stand a bracket, commas and spaces only.
+            at = messages.find(message, at) + len(message)
+            if message[:1] == b"{" and _decode_message(message).role == "user":
+                return messages[:at]
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    return None
 
 
 def _up_to_the_user(text: str) -> bytes | None:

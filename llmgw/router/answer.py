@@ -38,11 +38,11 @@ _REPLACED = frozenset(
 
 
 def answer_head(
-    head: ResponseHead, request: Request, endpoint_id: str, *, keep_alive: bool, added: Sequence[bytes] = ()
+    head: ResponseHead, request: Request, told: bytes, keep_alive: bool, added: Sequence[bytes] = ()
 ) -> bytes:
     """The head for the client, with what the engine said of the body and what the gateway says of itself.
 
-    `added` are further lines, without their ends.
+    `told` is the line that names the endpoint, and `added` are further lines, without their ends.
     """
     limits, like = request.answer_lines, head.like
     if limits and head.says_limits:
@@ -57,16 +57,9 @@ def answer_head(
         body = b"content-length: %d\r\n" % head.length
     else:
         body = b""
-    return b"%b%b%b%bx-llmgw-replica: %b\r\n%b%b%b\r\n" % (
-        passed_on,
-        body,
-        request.own_line,
-        request.answer_headers,
-        endpoint_id.encode(),
-        b"".join([line + b"\r\n" for line in added]) if added else b"",
-        limits,
-        b"" if keep_alive else b"connection: close\r\n",
-    )
+    lines = b"".join([line + b"\r\n" for line in added]) if added else b""
+    end = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
+    return b"".join((passed_on, body, request.own_line, request.answer_headers, told, lines, limits, end))
 
 
 def _passed_on(head: ResponseHead) -> bytes:

@@ -26,7 +26,7 @@ class Caller:
         """Whether this caller may ask for the model of this name."""
         return True
 
-    def begin(self, model: str) -> bytes:
+    def begin(self, model: str, now: float) -> bytes:
         """A request for this model is about to be served; `ended` follows, unless this raises ApiError: the
         caller may not have the model, or has had as much as it may have for now.
 
@@ -34,10 +34,10 @@ class Caller:
         """
         return b""
 
-    def refused(self) -> None:
+    def refused(self, now: float) -> None:
         """A request that was begun is over and was with no engine: there was no room for it, or none to ask."""
 
-    def ended(self, tokens: int) -> None:
+    def ended(self, tokens: int, now: float) -> None:
         """A request of this caller is over, and took so many tokens, prompt and answer together."""
 
 

@@ -43,6 +43,7 @@ class ClientConnection(asyncio.Protocol):
         "_current",
         "_early",
         "_exchange",
+        "_late",
         "_overflows",
         "_reader",
         "_served",
@@ -71,6 +72,8 @@ class ClientConnection(asyncio.Protocol):
         """The request that is being answered."""
         self._exchange: Exchange | None = None
         """Its way through the engines, when it is passed on."""
+        self._late = b""
+        """A whole answer that is to be written."""
         self._closing = False
         self._overflows = False
         self._served = 0
@@ -116,6 +119,8 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         if self._exchange is not None:
             self._leave()
+        else:
+            self.flush()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -126,6 +131,7 @@ class ClientConnection(asyncio.Protocol):
         if exchange is not None:
             exchange.client_gone()
         self._closing = True
+        self._late = b""
         self._reader.close()
 
     def pause_writing(self) -> None:
@@ -165,12 +171,16 @@ class ClientConnection(asyncio.Protocol):
                 break
         self._serving = False
         if self._current is None and not self._closing:
-            self._rest()
+            self._rest(time.monotonic())
 
-    def _rest(self) -> None:
+    def _rest(self, now: float) -> None:
         """All that was read is answered: what comes next has its time."""
-        self._reader.go_on()
-        self._set_reading_deadline(time.monotonic())
+        reader, service = self._reader, self._service
+        if reader.in_head or reader.in_body or service.draining or not self._served:
+            reader.go_on()
+            self._set_reading_deadline(now)
+        else:  # nearly always; as `_set_reading_deadline`
+            self.deadline = now + service.limits.idle_timeout_s
 
     def _answer(self, request: Request) -> None:
         service = self._service
@@ -186,15 +196,13 @@ class ClientConnection(asyncio.Protocol):
                 self.deadline = NEVER
                 exchange.start()
                 return
-            self.transport.write(
-                answer_locally(request, service.table, service.keys, keep_alive=self.keeps_alive())
-            )
+            self.write(answer_locally(request, service.table, service.keys, keep_alive=self.keeps_alive()))
         except ApiError as error:
             self.answer_error(error, request)
         self.release_body(request)
-        self.answered()
+        self.answered(time.monotonic())
 
-    def answered(self) -> None:
+    def answered(self, now: float) -> None:
         """The answer of the current request has been written to its end: go on, or close."""
         self._exchange = None
         self._served += 1
@@ -206,7 +214,7 @@ class ClientConnection(asyncio.Protocol):
         elif self._early or reader.queue:
             self._serve()
         elif not self._serving:
-            self._rest()
+            self._rest(now)
 
     def keeps_alive(self) -> bool:
         """Whether another answer may follow the current one; its head says so, and it is kept to."""
@@ -227,7 +235,7 @@ class ClientConnection(asyncio.Protocol):
     def answer_error(self, error: ApiError, request: Request) -> None:
         """Write an error as the answer of the current request."""
         body, headers = render_error(error, request.path, request.request_id)
-        self.transport.write(
+        self.write(
             render(
                 error.status,
                 body,
@@ -237,6 +245,26 @@ class ClientConnection(asyncio.Protocol):
                 head_only=request.method == b"HEAD",
             )
         )
+
+    # Writing.
+
+    def write(self, data: bytes) -> None:
+        """Write at once, behind what is late."""
+        if self._late:
+            self.flush()
+        self.transport.write(data)
+
+    def write_late(self, data: bytes) -> None:
+        """Write a whole answer when the turn of the event loop is over."""
+        if self._late:
+            self.flush()
+        self._late = data
+        self._service.late.add(self)
+
+    def flush(self) -> None:
+        late, self._late = self._late, b""
+        if late and not self.transport.is_closing():
+            self.transport.write(late)
 
     # Ends.
 
@@ -248,7 +276,7 @@ class ClientConnection(asyncio.Protocol):
         cors, origin = self._service.cors, self._reader.origin
         more = cors.headers(origin) if cors is not None and origin else b""
         body, headers = render_error(error, self._reader.path, b"")
-        self.transport.write(render(error.status, body, keep_alive=False, headers=headers, more_headers=more))
+        self.write(render(error.status, body, keep_alive=False, headers=headers, more_headers=more))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.deadline = time.monotonic() + (LINGER_S if error.status == 413 else SHORT_LINGER_S)
@@ -256,14 +284,16 @@ class ClientConnection(asyncio.Protocol):
     def _close(self) -> None:
         self._closing = True
         self._refuse_input()
+        self.flush()
         self.transport.close()
         # A client that reads nothing would keep a closing transport for ever.
         self.deadline = time.monotonic() + self._service.limits.stall_timeout_s
 
     def cut(self) -> None:
         """End the connection at once; a client in the middle of an answer sees that it is not whole."""
-        if self._current is not None or self.transport.get_write_buffer_size():
+        if self._current is not None or self._late or self.transport.get_write_buffer_size():
             self._reset_when_closed()
+        self._late = b""
         self._exchange = None
         self._closing = True
         self._refuse_input()
@@ -288,7 +318,7 @@ class ClientConnection(asyncio.Protocol):
         self._early = b""
 
     def _continue(self) -> None:
-        self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def drain(self) -> None:
         """The router ends: a connection without a request may still send the one that is on its way."""

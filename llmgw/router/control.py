@@ -7,6 +7,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 from llmgw.messages.frames import FrameError, FrameReader, encode_frame
@@ -48,6 +49,7 @@ class ControlServer:
         self._connection: ControlConnection | None = None
         self._notice: asyncio.TimerHandle | None = None
         service.notify = self.notify
+        service.telemetry.many = partial(self.notify, True)
 
     def accept(self) -> ControlConnection:
         """The protocol for one more connection."""

@@ -29,14 +29,15 @@ UNKNOWN = -1.0
 class Endpoint:
     """An endpoint of one model with what this router knows of it. Survives the replacement of tables.
 
-    `head` is what stands before the request's own headers: Host and, when the engine has a key, Authorization.
+    `head` is what stands before the request's own headers: Host and, when the engine has a key, Authorization;
+    `asks` is what stands before a request's path, `told` the line with its id in answers.
     """
 
     __slots__ = (
         "_failure_load_at",
         "_workers",
         "alive",
-        "base_path",
+        "asks",
         "breaker",
         "capacity",
         "concurrency",
@@ -52,6 +53,7 @@ class Endpoint:
         "slow_since",
         "strain",
         "strain_until",
+        "told",
         "unserved",
     )
 
@@ -94,8 +96,9 @@ class Endpoint:
             self.part = None  # it was a part of another limit
         self.route = route
         self.id = route.id
+        self.told = b"x-llmgw-replica: %b\r\n" % route.id.encode()
         self.take_part(self._workers, self.part)
-        self.base_path = base_path.encode("ascii")
+        self.asks = b"POST " + base_path.encode("ascii")
         self.head = head.encode("ascii")
         if self.retired:
             self.retired = False

@@ -1,50 +1,28 @@
-"""One request from a client through the engines that are tried for it, until one has answered.
+"""One request from a client through the engines: from the first byte of an answer to its end, and what is told.
 
-The answer's head is held until its first body byte, and only until then is another engine tried (invariant 8).
-What of the answer reaches the client then is in `llmgw.router.passing`.
+The answer's head is held until its first body byte, and only until then is another engine tried (invariant 8):
+that is in `llmgw.router.attempts`. What of the answer reaches the client then is in `llmgw.router.passing`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
-import random
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from llmgw.messages.routes import Outcome
-from llmgw.router.caller import ANYBODY, Caller
-from llmgw.router.dialects import dialect_of
+from llmgw.router.attempts import Attempts
 from llmgw.router.endpoint import Endpoint
-from llmgw.router.errors import (
-    ApiError,
-    busy,
-    engine_failed,
-    nothing_ready,
-    out_of_time,
-    stream_broke,
-)
-from llmgw.router.fields import replace_model
+from llmgw.router.errors import ApiError, engine_failed, out_of_time, stream_broke
 from llmgw.router.filters import BadAnswer
-from llmgw.router.passing import Passing
-from llmgw.router.queue import Waiter
-from llmgw.router.request import Request
-from llmgw.router.response_parser import ResponseHead
-from llmgw.router.table import Model
-from llmgw.router.tries import Tries
-from llmgw.router.upstream import OUR_OWN_ERRORS, UpstreamConnection, dial, take_idle
-from llmgw.router.usage import RequestUsage
+from llmgw.router.request import OWN_ID
 
 if TYPE_CHECKING:
-    from llmgw.router.anthropic.dialect import MessagesDialect
-    from llmgw.router.client import ClientConnection
-    from llmgw.router.service import Service
+    pass
 
 log = logging.getLogger(__name__)
 
-# Answers that say "not me, not now": another engine may do better. A 500 may be the request's own fault.
-RETRIED_STATUSES = frozenset((502, 503, 504))
 _NOT_IMPLEMENTED = 501  # about the request, and no failure of the engine as the other 5xx are
 CLIENT_LEFT = 499
 WORDS_MAX = 500
@@ -52,311 +30,37 @@ WORDS_MAX = 500
 NEVER = math.inf
 
 
-class Exchange:
+class Exchange(Attempts):
     """A request that is passed on. The client connection owns it and is told when it is over."""
 
-    __slots__ = (
-        "_body",
-        "_caller",
-        "_client",
-        "_connection",
-        "_dialect",
-        "_dialling",
-        "_endpoint",
-        "_ends_at",
-        "_failed",
-        "_failure",
-        "_head",
-        "_heard_at",
-        "_lives",
-        "_model",
-        "_over",
-        "_passing",
-        "_pinged",
-        "_probe",
-        "_request",
-        "_sent",
-        "_service",
-        "_started_at",
-        "_stream",
-        "_target",
-        "_tries",
-        "_usage",
-        "_waiter",
-        "first_byte_at",
-    )
+    __slots__ = ("_heard_at", "_lives")
 
-    # Set with each endpoint that is tried, and with its answer; not in vain before, for every request.
-    _sent: bool
-    """The endpoint of this attempt has had the request, be it over a connection that was lost."""
-    _probe: bool
-    _head: ResponseHead | None
+    # Set when an answer begins.
     _lives: bool
-    """What it sends is a sign of life."""
+    """What the engine sends is a sign of life."""
     _heard_at: float
     """When the engine last sent body bytes, or was last let send any."""
-    _failed: list[str]
-    """What became of each engine that did not answer, in order. Set with the first, as `_failure` is."""
-
-    def __init__(
-        self,
-        service: Service,
-        client: ClientConnection,
-        request: Request,
-        model: Model,
-        stream: bool,
-        usage: RequestUsage,
-        now: float,
-        point: int | None = None,
-        caller: Caller = ANYBODY,
-    ) -> None:
-        """`now` is when it came, `point` where the conversation stands on the model's ring.
-
-        Raises ApiError for a path that goes to no engine.
-        """
-        self._target = request.upstream_target()
-        self._service = service
-        self._client = client
-        self._request = request
-        self._model = model
-        self._stream = stream
-        self._usage = usage
-        self._caller = caller
-        self._tries = Tries(model, random.random, point)
-        self._body = request.body
-        self._dialect = dialect = dialect_of(request, model.route, service.bodies)
-        self._passing = Passing(client, request, dialect, usage)
-        self._failure: ApiError | None = None
-        self._connection: UpstreamConnection | None = None
-        self._dialling: asyncio.Task[None] | None = None
-        self._endpoint: Endpoint | None = None
-        self._waiter: Waiter | None = None
-        """What it is in the model's queue, or was there; None: it never had to wait."""
-        self._pinged = False
-        """The client is sent comments until the first byte."""
-        self._over = False
-        self._started_at = now
-        self._ends_at = now + model.route.request_timeout_s
-        self.first_byte_at = 0.0
-
-    def start(self) -> None:
-        """Send the request to an endpoint, or answer that there is none."""
-        if not self._model.endpoints:
-            route = self._model.route
-            self._answer(nothing_ready(self._model.name, route.reason, route.retry_after_s))
-            return
-        if self._stream and self._model.route.pings:
-            self._pinged = True
-            self._service.pings.add(self, self._started_at)
-        self._attempt(self._started_at)
-
-    # One attempt after the other.
-
-    def _attempt(self, now: float) -> None:
-        tries = self._tries
-        # Who comes while others wait goes behind them; who was with an engine already had its turn, and who waits
-        # for another engine than this one has no use for room that a newcomer finds.
-        endpoint = tries.another(now) if tries.tried or not self._model.admission.ahead else None
-        if endpoint is not None:
-            self._try(endpoint, now)
-        elif self._failure is not None and not tries.may_wait(now):
-            self._answer(self._failure)
-        else:
-            self._wait(now)
-
-    def _wait(self, now: float) -> None:
-        """No endpoint has room: take a place in the queue, or hear why there is none."""
-        caller, before = self._caller, self._waiter
-        waiter = Waiter(
-            came_at=now,
-            size=len(self._body),
-            caller=caller.id,
-            priority=caller.priority,
-            tried=self._tries.tried,
-            admit=self._admitted,
-            refuse=self._refused,
-        )
-        try:
-            self._client.deadline = self._model.admission.join(waiter, now, self._ends_at)
-        except ApiError as error:
-            self._answer(self._failure or error)
-            return
-        if before is not None:  # it waits again, since an engine failed
-            waiter.place, waiter.waited_s = before.place, before.waited_s
-        self._waiter = waiter
-        if self._pinged and self._request.asks_place:
-            self.ping()
-
-    def _admitted(self, model: Model, endpoint: Endpoint, now: float) -> None:
-        """It is its turn: `endpoint` has room. `model` may be of a newer table than the one it came under."""
-        tries = self._tries
-        if model is not self._model:
-            self._model = model
-            tries.route_by(model)
-        if tries.tried and not tries.may_wait(now):
-            assert self._failure is not None
-            self._answer(self._failure)  # what it may be sent again for was spent by others
-            return
-        if tries.point is not None:
-            endpoint = tries.another(now) or endpoint
-        self._try(endpoint, now)
-
-    def _refused(self, error: ApiError) -> None:
-        """It waits, and will not have its turn."""
-        self._answer(self._failure or error)
-
-    def _try(self, endpoint: Endpoint, now: float) -> None:
-        if self._dialect is not None:
-            try:
-                self._target, self._body = self._dialect.put_to(endpoint, now)
-            except ApiError as error:
-                self._answer(error)
-                return
-        self._tries.begin(endpoint, now)
-        self._sent = False
-        self._endpoint = endpoint
-        self._probe = endpoint.begin(now)
-        self._send(endpoint, take_idle(endpoint, now), now)
-
-    def _send(self, endpoint: Endpoint, connection: UpstreamConnection | None, now: float) -> None:
-        if connection is None:
-            self._client.deadline = self._ends_at
-            self._connection = connection = UpstreamConnection(endpoint)
-            self._dialling = self._service.loop.create_task(self._dial(connection))
-            return
-        self._connection = connection
-        request, body, route = self._request, self._body, endpoint.route
-        if route.upstream_model is not None:
-            body = replace_model(body, request.content_type, route.upstream_model)
-        if self._usage.asks:
-            body = self._usage.asking(body, route)
-        head = b"POST %b%b HTTP/1.1\r\n%b%b%bcontent-length: %d\r\n\r\n" % (
-            endpoint.base_path,
-            self._target,
-            endpoint.head,
-            request.lines,
-            request.own_line,
-            len(body),
-        )
-        self._sent = True
-        due, ends_at = now + self._model.route.first_byte_timeout_s, self._ends_at
-        self._client.deadline = due if due < ends_at else ends_at
-        connection.send(self, head, body)
-
-    async def _dial(self, connection: UpstreamConnection) -> None:
-        endpoint = connection.endpoint
-        service = self._service
-        try:
-            context = service.tls_context() if endpoint.route.tls else None
-            await dial(connection, service.limits.connect_timeout_s, context)
-        except TimeoutError:
-            why = f"it took no connection within {service.limits.connect_timeout_s:g} s"
-        except (OSError, UnicodeError) as error:
-            if getattr(error, "errno", None) in OUR_OWN_ERRORS:
-                self._cannot_connect(error)
-                return
-            why = f"its connection failed ({getattr(error, 'strerror', None) or error})"
-        else:
-            self._dialling = None
-            if not self._over:
-                self._send(endpoint, connection, monotonic())
-            return
-        self._dialling = None
-        connection.abandon()
-        if not self._over:
-            service.telemetry.refused(endpoint.id)
-            self._connection = None
-            # It had the request over a kept connection, and now it is gone: that may be what killed it.
-            self._attempt_failed(why, died=self._sent)
-
-    def _cannot_connect(self, error: Exception) -> None:
-        """This process has no descriptor left, which says nothing of any engine."""
-        self._service.cannot_connect.error("engines cannot be reached: %s", error)
-        self._dialling = None
-        if not self._over:
-            self._hang_up()
-            self._leave_endpoint()
-            self._answer(busy("This gateway has no room for more connections to engines; try again."))
-
-    def _attempt_failed(self, why: str, *, died: bool, status: int = 502) -> None:
-        """This engine will not answer. `died`: it had the request, so that it may have been what killed it."""
-        endpoint = self._endpoint
-        assert endpoint is not None
-        self._endpoint_failed(endpoint, why)
-        if died:
-            self._tries.died()
-        self._leave_endpoint()
-        self._head = None
-        what = f"{endpoint.id}: {why}"
-        if self._failure is None:
-            self._failed = [what]
-        else:
-            self._failed.append(what)
-        if died or self._failure is None:
-            self._failure = engine_failed(self._model.name, f"the engine {what}", status=status)
-        self._attempt(monotonic())
-
-    def _endpoint_failed(self, endpoint: Endpoint, why: str) -> None:
-        if endpoint.failed(monotonic(), self._probe):
-            log.warning("left alone for a while, since it failed again: endpoint %s, %s", endpoint.id, why)
-        self._probe = False
-
-    def _leave_endpoint(self) -> None:
-        endpoint, self._endpoint = self._endpoint, None
-        self._connection = None
-        if endpoint is None:
-            return
-        if endpoint.end(self._probe):
-            self._service.endpoint_idle(endpoint)
-        if self._model.admission.waiting:
-            self._model.admission.room_at(endpoint, monotonic())
 
     # What the engine's connection calls.
 
-    def upstream_head(self, head: ResponseHead) -> bool:
-        """Judge an answer by its status. True: another engine is asked instead."""
-        endpoint = self._endpoint
-        assert endpoint is not None
-        if head.status in RETRIED_STATUSES:
-            now = monotonic()
-            other = self._tries.another(now, deaths=1)
-            # Only a healthy one: trying a broken one would lose this engine's own answer for nothing.
-            if other is not None and other.breaker.available(now):
-                if self._connection is not None:
-                    self._connection.abandon()
-                self._attempt_failed(f"it answered {head.status}", died=True)
-                return True
-        elif self._dialect is not None and self._dialect.not_served(head.status, endpoint, monotonic()):
-            if self._connection is not None:
-                self._connection.abandon()
-            self._ask_again(endpoint, self._dialect)
-            return True
-        self._head = head
-        return False
-
-    def _ask_again(self, endpoint: Endpoint, dialect: MessagesDialect) -> None:
-        """The engine has no such path, and did nothing: it gets the request in translation."""
-        now = monotonic()
-        try:
-            self._target, self._body = dialect.put_to(endpoint, now)
-        except ApiError as error:
-            self._leave_endpoint()
-            self._answer(error)
-            return
-        self._sent = False
-        self._send(endpoint, take_idle(endpoint, now), now)
-
-    def upstream_data(self, data: bytes, done: bool) -> None:
+    def upstream_data(self, data: bytes, done: bool, now: float) -> None:
         """Body bytes of the answer: with the first of them it is the client's, and no other engine is tried."""
-        self._heard_at = now = monotonic()
-        if not self.first_byte_at:
+        self._heard_at = now
+        begins = not self.first_byte_at
+        if begins:
             self._first_byte(now, done)
         endpoint = self._endpoint
         assert endpoint is not None
         if self._lives:
             endpoint.alive = True
         try:
-            self._passing.feed(data, done)
+            if begins:
+                head, connection = self._head, self._connection
+                assert head is not None
+                assert connection is not None
+                self._passing.begin(head, connection.parser, endpoint, self._waiter, now, data, done)
+            else:
+                self._passing.feed(data, done)
         except BadAnswer as error:
             self._break_off(f"the engine {endpoint.id} {error}")
             return
@@ -365,25 +69,17 @@ class Exchange:
 
     def upstream_lost(self, reason: str) -> None:
         """The engine's connection ended too early, or what came over it was no answer."""
-        connection, endpoint = self._connection, self._endpoint
+        endpoint = self._endpoint
         assert endpoint is not None
         if self.first_byte_at:
             self._break_off(f"the engine {endpoint.id} {reason}")
-        elif connection is not None and connection.reused and not connection.parser.received:
-            # The engine had closed a kept connection while the request was on its way: that says nothing of it.
-            now = monotonic()
-            if self._tries.again(now):
-                self._send(endpoint, None, now)
-            else:
-                self._attempt_failed(f"it {reason}", died=True)
         else:
-            self._attempt_failed(f"it {reason}", died=True)
+            self._lost(endpoint, reason)
 
     def _first_byte(self, now: float, done: bool) -> None:
         """The answer has begun: nothing can be taken back any more."""
-        head, connection, endpoint = self._head, self._connection, self._endpoint
+        head, endpoint = self._head, self._endpoint
         assert head is not None
-        assert connection is not None
         assert endpoint is not None
         if self._pinged:
             self._service.pings.remove(self)
@@ -400,7 +96,6 @@ class Exchange:
             if client.paused:
                 self.client_paused(True)
         self._release_body()
-        self._passing.begin(head, connection.parser, endpoint.id, self._waiter, now)
 
     def ping(self) -> None:
         """Called while nothing has come for this stream: its client gets a comment."""
@@ -436,7 +131,7 @@ class Exchange:
         if last_words is None:
             self._finish(502, monotonic(), error=what, cut=True)
             return
-        self._client.transport.write(last_words)
+        self._client.write(last_words)
         self._finish(502, monotonic(), error=what, close=True)
 
     # What the client's connection calls.
@@ -491,14 +186,6 @@ class Exchange:
         self._leave_endpoint()
         self._answer(out_of_time(self._model.name, limit_s))
 
-    def _hang_up(self) -> None:
-        """The engine sees its connection closed, or it is made no more."""
-        if self._dialling is not None:
-            self._dialling.cancel()
-            self._dialling = None
-        if self._connection is not None:
-            self._connection.abandon()
-
     # Ends.
 
     def _answer(self, error: ApiError) -> None:
@@ -507,9 +194,10 @@ class Exchange:
         client = self._client
         client.deadline = NEVER
         self._release_body()
-        self._record(error.status, monotonic(), error.message)
+        now = monotonic()
+        self._record(error.status, now, error.message)
         self._passing.answer(error)
-        client.answered()
+        client.answered(now)
 
     def _finish(
         self,
@@ -538,7 +226,7 @@ class Exchange:
             return
         if close:
             client.close_after_answer()
-        client.answered()
+        client.answered(now)
 
     def _release_body(self) -> None:
         """The request will not be sent again."""
@@ -559,10 +247,11 @@ class Exchange:
         if self._pinged:
             self._service.pings.remove(self)
         tries = self._tries
-        tokens = self._usage.tokens(broken=error is not None, reached=endpoint is not None and self._sent)
-        retries = tries.retries
-        if endpoint is None and tries.tried:
-            endpoint = tries.tried[-1]
+        tokens = self._usage.tokens(error is not None, endpoint is not None and self._sent)
+        tried = tries.tried
+        retries = len(tried) - 1 if tried else 0
+        if endpoint is None and tried:
+            endpoint = tried[-1]
         # By place: names would cost as much as everything else here.
         outcome = Outcome(
             self._model.name,
@@ -581,11 +270,11 @@ class Exchange:
             tokens.estimated,
             waiter.waited_s if waiter is not None else 0.0,
             "; ".join(self._failed[:retries])[:WORDS_MAX] if retries else None,
-            self._request.request_id.decode(),
+            self._request.own_line[OWN_ID].decode(),
         )
         self._service.telemetry.record(outcome)
-        if tries.tried or status == CLIENT_LEFT:
-            self._caller.ended(tokens.total)
+        if tried or status == CLIENT_LEFT:
+            self._caller.ended((tokens.prompt or 0) + (tokens.completion or 0), now)
         else:
-            self._caller.refused()
+            self._caller.refused(now)
         return outcome

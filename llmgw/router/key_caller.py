@@ -126,14 +126,13 @@ class KeyCaller(Caller):
         """What is said to who asks for a model that is not for this key."""
         return model_not_allowed(model, sorted(self._models or ()))
 
-    def begin(self, model: str) -> bytes:
+    def begin(self, model: str, now: float) -> bytes:
         """As in `Caller`. What is refused costs nothing but its count."""
         if self._models is not None and model not in self._models:
             raise self.not_allowed(model)
         if not self.limited:
             self.running += 1
             return b""
-        now = monotonic()
         self._asked += 1
         self._busy.add(self)
         requests, tokens = self._requests, self._tokens
@@ -142,22 +141,29 @@ class KeyCaller(Caller):
                 f"This API key has as many requests running as it may have at a time ({self.route.concurrency})"
             )
             raise over_limit("concurrency_exceeded", what, RUNNING_WAIT_S, self._headers(now))
-        if tokens is not None and not tokens.take_if(0, now):
-            raise self._over("tokens_per_minute_exceeded", "tokens", tokens, now)
-        if requests is not None and not requests.take_if(1, now):
-            raise self._over("requests_per_minute_exceeded", "requests", requests, now)
+        left: tuple[int, ...] = ()
+        if tokens is not None:
+            of_tokens = tokens.take_if(0, now)
+            if of_tokens is None:
+                raise self._over("tokens_per_minute_exceeded", "tokens", tokens, now)
+            left = of_tokens
+        if requests is not None:
+            of_requests = requests.take_if(1, now)
+            if of_requests is None:
+                raise self._over("requests_per_minute_exceeded", "requests", requests, now)
+            left = of_requests + left
         self.running += 1
-        return self._left()
+        return self._left_lines % left
 
-    def refused(self) -> None:
+    def refused(self, now: float) -> None:
         self.running -= 1
         if self._requests is not None:
-            self._requests.give_back(1, monotonic())
+            self._requests.give_back(1, now)
 
-    def ended(self, tokens: int) -> None:
+    def ended(self, tokens: int, now: float) -> None:
         self.running -= 1
         if tokens and self._tokens is not None:
-            self._tokens.take(tokens, monotonic())
+            self._tokens.take(tokens, now)
 
     # What is told of it.
 
@@ -190,12 +196,10 @@ class KeyCaller(Caller):
     def _left(self) -> bytes:
         """OpenAI's names (platform.openai.com/docs/guides/rate-limits): the limits are the key's, what is left of
         them is what this router has for it."""
-        requests, tokens = self._requests, self._tokens
-        if tokens is None:
-            return self._left_lines % requests.left() if requests is not None else b""
-        if requests is None:
-            return self._left_lines % tokens.left()
-        return self._left_lines % (*requests.left(), *tokens.left())
+        left: tuple[int, ...] = ()
+        for bucket in self._buckets():
+            left += bucket.left()
+        return self._left_lines % left
 
     # Limits.
 

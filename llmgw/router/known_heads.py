@@ -11,13 +11,12 @@ from typing import Generic, TypeVar
 
 HEAD_BYTES_MAX = 2048
 """Longer ones are not remembered."""
-_LENGTH_LINE = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,12})\r\n")
+_DIGITS_MAX = 12
+_LENGTH_LINE = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,%d})\r\n" % _DIGITS_MAX)
 
-T = TypeVar("T")
 
-
-def split_length(head: bytes) -> tuple[bytes, int] | None:
-    """The head without the digits of its Content-Length, and the length.
+def split_length(head: bytes) -> tuple[bytes, int, int] | None:
+    """The head without the digits of its Content-Length, where those stood, and the length.
 
     `head` is whole lines, each with its end. None where the length is not written as everybody writes it.
     """
@@ -25,7 +24,24 @@ def split_length(head: bytes) -> tuple[bytes, int] | None:
     if found is None:
         return None
     begin, end = found.span(1)
-    return head[:begin] + head[end:], int(found[1])
+    return head[:begin] + head[end:], begin, int(found[1])
+
+
+def read_same(data: bytes, before: bytes, after: bytes) -> tuple[int, int] | None:
+    """Where a head ends that is `before`, the digits of its Content-Length and `after`, and that length; None
+    where `data` does not begin with one.
+
+    What a connection said last it nearly always says again: that is found without a search and a hash.
+    """
+    if data.startswith(before):
+        at = data.find(b"\r", len(before))
+        digits = data[len(before) : at]
+        if digits.isdigit() and len(digits) <= _DIGITS_MAX and data.startswith(after, at):
+            return at + len(after), int(digits)
+    return None
+
+
+T = TypeVar("T")
 
 
 class KnownHeads(Generic[T]):

@@ -6,6 +6,9 @@ A stream's extra chunk, which the client did not ask for, is taken out here. Eve
 from __future__ import annotations
 
 import re
+from typing import ClassVar
+
+import msgspec
 
 from llmgw.router.dechunk import Dechunker
 from llmgw.router.response_parser import CHUNKED, LENGTH, ResponseHead, ResponseParser, whole_chunks
@@ -32,20 +35,19 @@ _WHOLE_EVENT = b"\n\n\r\n"
 """How a chunk ends that ends with an event."""
 
 
-class WholeMeter:
-    """An answer that is no event stream: its beginning and its end are kept until it is over."""
+class WholeMeter(msgspec.Struct, eq=False):
+    """An answer that is no event stream: its beginning and its end are kept until it is over. A msgspec struct
+    since one is made with nearly each request."""
 
-    __slots__ = ("_chunked", "_head", "_pieces", "_size")
+    events: ClassVar[int] = 0
+    rechunks: ClassVar[bool] = False
+    told_all: ClassVar[bool] = True
 
-    events = 0
-    rechunks = False
-    told_all = True
-
-    def __init__(self, head: ResponseHead) -> None:
-        self._chunked = head.framing == CHUNKED
-        self._head = b""
-        self._pieces: list[bytes] = []
-        self._size = 0
+    _chunked: bool
+    """What comes has the chunk framing in it."""
+    _head: bytes = b""
+    _pieces: list[bytes] = []
+    _size: int = 0
 
     def feed(self, data: bytes, done: bool) -> bytes:
         """What goes on to the client: all of it, as it came."""
@@ -55,8 +57,7 @@ class WholeMeter:
             self._forget_the_middle()
         return data
 
-    @property
-    def tokens(self) -> Tokens | None:
+    def found(self) -> Tokens | None:
         """What was found. Looks for it anew each time."""
         pieces = self._pieces
         text = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -128,6 +129,10 @@ class StreamMeter:
         self.tokens: Tokens | None = None
         self.told_all = False
         """The engine said its last word on usage: what comes after is only the end."""
+
+    def found(self) -> Tokens | None:
+        """What was found so far."""
+        return self.tokens
 
     @property
     def events(self) -> int:

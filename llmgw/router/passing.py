@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from llmgw.router.answer import answer_head, broken_ending, queue_lines
 from llmgw.router.early import AnswerAsEvent, EarlyAnswer
+from llmgw.router.endpoint import Endpoint
 from llmgw.router.engine_errors import even_errors
 from llmgw.router.errors import ApiError
 from llmgw.router.filters import AnswerFilter, Rewriting
@@ -25,22 +26,19 @@ if TYPE_CHECKING:
 
 
 class Passing:
-    """The answer to one request. `begin` with the head that is the client's, then `feed`; until then `ping` and
-    `answer` write in the gateway's own words."""
+    """The answer to one request. `begin` with the head and the first bytes that are the client's, then `feed`;
+    until then `ping` and `answer` write in the gateway's own words."""
 
     __slots__ = (
         "_client",
         "_dialect",
         "_early",
-        "_endpoint_id",
         "_head_due",
         "_meter",
         "_parser",
         "_request",
         "_rewriting",
         "_usage",
-        "_waiter",
-        "_waiting_ended",
         "status",
     )
 
@@ -50,9 +48,8 @@ class Passing:
     _meter: Callable[[bytes, bool], bytes]
     """What every byte of the answer's body goes through."""
     _parser: ResponseParser
-    _endpoint_id: str
-    _waiter: Waiter | None
-    _waiting_ended: float
+    _head_due: tuple[ResponseHead, Endpoint, Waiter | None, float]
+    """What is known of the head that a filter holds back until it lets something through."""
 
     def __init__(
         self,
@@ -69,8 +66,6 @@ class Passing:
         """Set once the client was sent a comment, and a head before."""
         self._rewriting: Rewriting | None = None
         """What stands between the engine's answer and the client; None where the bytes go on as they come."""
-        self._head_due: ResponseHead | None = None
-        """The head that goes out with the first bytes of the body."""
 
     # Before an engine has answered.
 
@@ -84,33 +79,46 @@ class Passing:
             lines = queue_lines(waiter, now) if request.asks_place else ()
             own = request.own_lines + request.answer_lines
             written = early.head(own, lines, keep_alive=client.keeps_alive())
-        client.transport.write(written + early.comment(text))
+        client.write(written + early.comment(text))
 
     def answer(self, error: ApiError) -> None:
         """An error of the gateway's own is the answer."""
         if self._early is not None:
-            self._client.transport.write(self._early.error(self._event(error)))
+            self._client.write(self._early.error(self._event(error)))
         else:
             self._client.answer_error(error, self._request)
 
     # An engine's answer.
 
     def begin(
-        self, head: ResponseHead, parser: ResponseParser, endpoint_id: str, waiter: Waiter | None, now: float
+        self,
+        head: ResponseHead,
+        parser: ResponseParser,
+        endpoint: Endpoint,
+        waiter: Waiter | None,
+        now: float,
+        data: bytes,
+        done: bool,
     ) -> None:
-        """The answer is this, and nothing can be taken back any more. Its first bytes follow; `head` is changed
-        to what the client gets."""
-        self._meter = self._usage.begin(head, parser).feed
+        """The answer is this, and nothing can be taken back any more. `data` and `done` are as in `feed`, and
+        `head` is changed to what the client gets. Raises BadAnswer for what is no answer."""
+        client = self._client
         self._parser = parser
-        self._head_due = head
-        self._endpoint_id = endpoint_id
-        self._waiter = waiter
-        self._waiting_ended = now
+        self._meter = meter = self._usage.begin(head, parser).feed
         if head.status >= 400 or self._dialect is not None or self._early is not None or self._request.http10:
             self._rewriting = self._rewriting_of(head)
         if head.framing == UNTIL_CLOSE:
-            self._client.close_after_answer()
+            client.close_after_answer()
         self.status = head.status
+        if self._rewriting is not None:
+            self._head_due = head, endpoint, waiter, now
+            self._rewrite(self._rewriting, meter(data, done), done)
+        elif done:
+            data = meter(data, done)
+            client.write_late(self._head(head, endpoint, waiter, now) + data)
+        else:
+            data = meter(data, done)
+            client.write(self._head(head, endpoint, waiter, now) + data)
 
     def _rewriting_of(self, head: ResponseHead) -> Rewriting | None:
         request, early = self._request, self._early
@@ -127,32 +135,28 @@ class Passing:
         return None
 
     def feed(self, data: bytes, done: bool) -> None:
-        """Body bytes of the answer: the first carry the head along. Raises BadAnswer for what is no answer."""
+        """Further body bytes of the answer. Raises BadAnswer for what is no answer."""
         data = self._meter(data, done)
         if self._rewriting is not None:
             self._rewrite(self._rewriting, data, done)
-        elif self._head_due is not None:
-            self._client.transport.write(self._head() + data)
         elif data:
-            self._client.transport.write(data)
+            self._client.transport.write(data)  # behind a head, so that nothing is late any more
 
     def _rewrite(self, rewriting: Rewriting, data: bytes, done: bool) -> None:
         data = rewriting.feed(data, done)
         if not rewriting.begun and (data or done):
             rewriting.begun = True
-            data = self._head() + data
+            data = self._head(*self._head_due) + data
         if data:
-            self._client.transport.write(data)
+            self._client.write(data)
 
-    def _head(self) -> bytes:
+    def _head(self, head: ResponseHead, endpoint: Endpoint, waiter: Waiter | None, now: float) -> bytes:
         """What stands before the body; nothing where the client has a head already."""
-        head, request = self._head_due, self._request
-        assert head is not None
-        self._head_due = None
         if self._early is not None:
             return b""
-        lines = queue_lines(self._waiter, self._waiting_ended) if request.asks_place else ()
-        return answer_head(head, request, self._endpoint_id, keep_alive=self._client.keeps_alive(), added=lines)
+        request = self._request
+        lines = queue_lines(waiter, now) if request.asks_place else ()
+        return answer_head(head, request, endpoint.told, self._client.keeps_alive(), lines)
 
     # Where it breaks off.
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import random
 import re
-from binascii import hexlify
 from collections.abc import Iterable
+from random import getrandbits
 
 import msgspec
 
@@ -67,6 +66,8 @@ _READ = frozenset(
 _SPECIAL = _DROPPED | _CREDENTIALS | _READ | _FORWARDED
 
 
+OWN_ID = slice(len(b"x-request-id: "), -2)
+"""Of a request's `own_line`: what it is called."""
 Credentials = tuple[tuple[bytes, bytes], ...]
 """The headers that a key may come in, as they came: (lower-case name, value)."""
 
@@ -124,13 +125,13 @@ class Request(msgspec.Struct, eq=False):
         `unused`."""
         again: Request = self.__copy__()  # type: ignore[attr-defined]  # msgspec does not declare it
         again.content_length = content_length
-        again.own_line = b"x-request-id: %b\r\n" % _new_id()
+        again.own_line = b"x-request-id: req-%024x\r\n" % getrandbits(96)  # as `_new_id`
         return again
 
     @property
     def request_id(self) -> bytes:
         """What it is called, towards the engine and in its answer."""
-        return self.own_line[len(b"x-request-id: ") : -2]
+        return self.own_line[OWN_ID]
 
     @property
     def own_lines(self) -> bytes:
@@ -233,7 +234,7 @@ def read_target(target: bytes) -> tuple[str, bytes]:
 
 
 def _new_id() -> bytes:
-    return b"req-" + hexlify(random.randbytes(12))
+    return b"req-%024x" % getrandbits(96)
 
 
 @functools.lru_cache(maxsize=256)

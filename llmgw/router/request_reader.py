@@ -14,7 +14,7 @@ import httptools
 
 from llmgw.router.caller import ANYBODY, Caller
 from llmgw.router.errors import ApiError, busy, too_large
-from llmgw.router.known_heads import KnownHeads, split_length
+from llmgw.router.known_heads import KnownHeads, read_same, split_length
 from llmgw.router.limits import HEAD_BYTES_MAX, KNOWN_HEADS_MAX, PIPELINED_MAX
 from llmgw.router.request import Credentials, Request, read_request, read_target
 
@@ -26,8 +26,10 @@ RAW_BYTES_MIN = 64 * 1024
 
 _BODIES_FULL = "This gateway holds as many request bodies as it may; try again."
 
-_known: KnownHeads[tuple[Request, bytes, list[tuple[bytes, bytes]]]] = KnownHeads(KNOWN_HEADS_MAX)
-"""Of all connections of the process: the request that each head made, its target and its headers."""
+_Known = tuple[Request, bytes, list[tuple[bytes, bytes]], bytes, bytes]
+"""The request that a head made, its target and its headers, and what stands before and after its length."""
+_known: KnownHeads[_Known] = KnownHeads(KNOWN_HEADS_MAX)
+"""Of all connections of the process."""
 
 
 class BodyBudget:
@@ -54,6 +56,7 @@ class RequestReader:
         "_identify",
         "_known_caller",
         "_known_credentials",
+        "_last",
         "_may_go_on",
         "_parser",
         "_raw_left",
@@ -79,6 +82,8 @@ class RequestReader:
         self._known_credentials: Credentials = ()
         self._known_caller = ANYBODY
         """What this connection last proved itself with: clients send the same with every request."""
+        self._last: _Known | None = None
+        """The head that this connection said last, if it was known."""
         self._parser: Any = httptools.HttpRequestParser(self)
         self._body_bytes_max = body_bytes_max
         self._budget = budget
@@ -122,9 +127,15 @@ class RequestReader:
         if self.refusing:
             return
         key = b""
+        begin = 0
         if self._request is None and not self.in_head and not self.queue:
-            key = self._feed_known(data)
-            if not key and self.queue:
+            last = self._last
+            same = read_same(data, last[3], last[4]) if last is not None else None
+            if last is not None and same is not None and same[0] + same[1] == len(data):
+                self._take_known(last, data, same[0])
+                return
+            key, begin = self._feed_known(data)
+            if self.queue:
                 return
         if self._raw_left:
             data = self._feed_raw(data)
@@ -148,7 +159,7 @@ class RequestReader:
                 self.refuse(ApiError(400, f"This is not a request of HTTP/1.1: {error}.", code="bad_request"))
             return
         if self._fresh is not None:
-            self._remember(key)
+            self._remember(key, begin)
             if self._request is not None and not self.refusing:
                 left = self._request.content_length - self._body_bytes
                 self._raw_left = left if left >= RAW_BYTES_MIN else 0
@@ -167,23 +178,29 @@ class RequestReader:
             if self._silent_bytes > HEAD_BYTES_MAX:
                 self.refuse(_head_too_large())
 
-    def _feed_known(self, data: bytes) -> bytes:
-        """Read a request whose head was read before, and that is whole. Else what the head is to be known by.
+    def _feed_known(self, data: bytes) -> tuple[bytes, int]:
+        """Read a request whose head was read before, and that is whole. Else what the head is to be known by, and
+        where in it the length stands.
 
         Between two requests, where this is asked, llhttp would begin anew.
         """
         end = data.find(b"\r\n\r\n") + 4
         split = split_length(data[:end]) if end > 4 else None
-        if split is None or len(data) - end != split[1]:
-            return b""
-        key, length = split
-        known = _known.get(key)
-        if known is None:
-            return key
+        if split is None or len(data) - end != split[2]:
+            return b"", 0
+        known = _known.get(split[0])
+        if known is not None:
+            self._last = known
+            self._take_known(known, data, end)
+        return split[:2]
+
+    def _take_known(self, known: _Known, data: bytes, end: int) -> None:
+        """Read a whole request whose head is known and ends there."""
+        length = len(data) - end
         if length > self._body_bytes_max:
             self.refuse(too_large(self._body_bytes_max))
-            return b""
-        earlier, self._target, self._headers = known
+            return
+        earlier, self._target, self._headers, _, _ = known
         request = earlier.again(length)
         self._recognise(request)
         if request.refusal is None:
@@ -193,11 +210,10 @@ class RequestReader:
             if budget.held > budget.bytes_max:
                 budget.held -= length
                 self.refuse(busy(_BODIES_FULL))
-                return b""
+                return
         self.queue.append(request)
         if not request.keep_alive:
             self.refusing = True
-        return b""
 
     def _feed_raw(self, data: bytes) -> bytes:
         """Read on in a large body of known length: through the parser each byte would be copied once more.
@@ -213,8 +229,9 @@ class RequestReader:
         self.on_message_complete()
         return data[len(part) :]
 
-    def _remember(self, key: bytes) -> None:
-        """A head was parsed. If its request is whole, it is known next time, unless it has an id of its own."""
+    def _remember(self, key: bytes, begin: int) -> None:
+        """A head was parsed. If its request is whole, it is known next time, unless it has an id of its own.
+        `begin` is where in `key` its length stood."""
         fresh, self._fresh = self._fresh, None
         if (
             key
@@ -223,7 +240,8 @@ class RequestReader:
             and not (self.in_head or self.in_body or self.refusing)
             and all(name != b"x-request-id" for name, _ in self._headers)
         ):
-            _known.keep(key, (fresh.unused(), self._target, self._headers))
+            known = fresh.unused(), self._target, self._headers, key[:begin], key[begin:]
+            _known.keep(key, known)
 
     def refuse(self, error: ApiError) -> None:
         """The error is the last answer, after those to earlier requests."""

@@ -9,7 +9,7 @@ import re
 
 import msgspec
 
-from llmgw.router.known_heads import KnownHeads, split_length
+from llmgw.router.known_heads import KnownHeads, read_same, split_length
 from llmgw.router.limits import HEAD_BYTES_MAX, KNOWN_HEADS_MAX
 
 LENGTH, CHUNKED, UNTIL_CLOSE, NONE = "length", "chunked", "until close", "none"
@@ -53,6 +53,9 @@ class ResponseHead(msgspec.Struct, eq=False):
     """It has headers that speak of the client's limits (x-ratelimit-…)."""
     like: ResponseHead | None = None
     lines: bytes = b""
+    before: bytes = b""
+    """What stands before and after the digits of its length, where it has one."""
+    after: bytes = b""
 
     def get(self, name: bytes) -> bytes:
         """The first value of a header, or nothing."""
@@ -99,6 +102,7 @@ class ResponseParser:
     __slots__ = (
         "_held",
         "_interim_bytes",
+        "_last",
         "_left",
         "_state",
         "_tail",
@@ -122,6 +126,8 @@ class ResponseParser:
         self.excess = False
         """True when bytes came after the answer's end: the connection must not be used again."""
         self._interim_bytes = 0
+        self._last: ResponseHead | None = None
+        """The head that this connection's engine said last, when it had a length."""
         self._state = _HEAD
         self._held = b""
         self._left = 0
@@ -137,7 +143,6 @@ class ResponseParser:
         self._state = _HEAD
         self._interim_bytes = self.open_at = 0
 
-    @property
     def reusable(self) -> bool:
         """True when another request may go over this connection."""
         head = self.head
@@ -153,17 +158,24 @@ class ResponseParser:
         if self._state != _CHUNKED:
             return self._feed_other(data)
         # Chunks, and here since a stream's pass one by one.
-        if self._held:
-            data = self._held + data
-            self._held = b""
         position = self._left
         size = len(data)
+        known_sizes = _known_sizes
+        if self._held:
+            data = self._held + data
+            size = len(data)
+            self._held = b""
+        elif (
+            not position
+            and known_sizes.get(data[: data.find(b"\n", 0, _SHORT_LINE_BYTES) + 1]) == size
+            and data.endswith(_EVENT_END)
+        ):
+            return data  # one whole chunk of whole events, as nearly every read is; as below
         begin = 0
         if position:
             _check_chunk_end(data, position)
             if position <= size and self.whole_events:
                 self.whole_events = (self._tail + data[:position]).endswith(_EVENT_END)
-        known_sizes = _known_sizes
         while position < size:
             begin = position
             # A whole chunk of whole events, as nearly all are.
@@ -236,6 +248,16 @@ class ResponseParser:
         if self._held:
             data = self._held + data
             self._held = b""
+        last = self._last
+        same = read_same(data, last.before, last.after) if last is not None else None
+        if last is not None and same is not None:
+            head: ResponseHead = last.__copy__()  # type: ignore[attr-defined]  # msgspec does not declare it
+            end, length = same
+            data = data[end:]
+            self.head = head
+            self.whole_events = True
+            head.length = length
+            return self._begin_length(data, length)
         while True:
             end = data.find(b"\r\n\r\n")
             if end < 0 or end > HEAD_BYTES_MAX:
@@ -263,7 +285,12 @@ class ResponseParser:
         if framing == UNTIL_CLOSE:
             self._state = _UNTIL_CLOSE
             return data
-        left = head.length - len(data)
+        if framing == LENGTH:
+            self._last = head.like if head.before else None
+        return self._begin_length(data, head.length)
+
+    def _begin_length(self, data: bytes, length: int) -> bytes:
+        left = length - len(data)
         if left > 0:
             self._state = _LENGTH
             self._left = left
@@ -332,11 +359,13 @@ def _read_head(raw: bytes) -> ResponseHead:
     """Whole lines, each with its end. Raises BadResponse."""
     split = split_length(raw)
     # Nothing begins with a dot: a whole head is never taken for one without its length.
-    key, length = (b"." + raw, -1) if split is None else split
+    key, begin, length = (b"." + raw, 0, -1) if split is None else split
     known = _known.get(key)
     if known is None:
         known = _parse_head(raw[:-2])
         known.like = known  # and so of every copy
+        if known.framing == LENGTH and length >= 0:
+            known.before, known.after = key[:begin], key[begin:] + b"\r\n"
         _known.keep(key, known)
         length = known.length
     again: ResponseHead = known.__copy__()  # type: ignore[attr-defined]  # msgspec does not declare it

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import time
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 
 from llmgw.messages.routes import Outcome, RouterShare, RouteTable
 from llmgw.pki.system_trust import system_context
@@ -21,6 +21,7 @@ from llmgw.router.exchange import Exchange
 from llmgw.router.fields import read_fields
 from llmgw.router.forwarded import TrustedProxies
 from llmgw.router.keys import Keys
+from llmgw.router.late import LateWrites
 from llmgw.router.limits import SWEEP_S, UPSTREAM_IDLE_S, Limits
 from llmgw.router.pings import Pings
 from llmgw.router.request import Request
@@ -29,7 +30,7 @@ from llmgw.router.seldom import Seldom
 from llmgw.router.table import RoutingTable
 from llmgw.router.telemetry import TelemetryLog
 from llmgw.router.upstream import close_idle
-from llmgw.router.usage import RequestUsage
+from llmgw.router.usage import usage_of
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class Service:
         self.table = RoutingTable(idle_limit_s=UPSTREAM_IDLE_S, workers=self.limits.workers)
         self.keys = Keys(limits.workers)
         self.telemetry = TelemetryLog()
+        self.late = LateWrites(self.loop)
         self.clients: set[ClientConnection] = set()
         self.overflowing = 0
         """How many of them are beyond `connections_max` and only wait to hear so."""
@@ -76,7 +78,7 @@ class Service:
         if share.workers:
             self.limits = self._limits_together.share(share.workers)
             self.bodies.bytes_max = self.limits.bodies_bytes_max
-        now = time.monotonic()
+        now = monotonic()
         self.keys.share(share.keys, self.limits.workers, now)
         self.table.share(self.limits.workers, share.endpoints)
         if share.number == self.telemetry.share:
@@ -100,20 +102,21 @@ class Service:
                 raise unknown_model(fields.model, sorted(n for n in models if caller.may_use(models[n].name)))
             point = None
             if model.pool.ring is not None:
+                messages = bytes(fields.messages)
                 point = conversation_point(
                     session=request.session,
                     user=bytes(fields.user),
-                    messages=bytes(fields.messages),
-                    prompt=bytes(fields.prompt) or bytes(fields.input),
+                    messages=messages,
+                    prompt=b"" if messages else bytes(fields.prompt) or bytes(fields.input),
                 )
-            request.answer_lines = caller.begin(model.name)
-            usage = RequestUsage(request.path, fields, len(request.body))
+            now = monotonic()
+            request.answer_lines = caller.begin(model.name, now)
+            usage = usage_of(request.path, fields, len(request.body))
+            stream = bool(fields.stream)
             try:
-                return self._new_exchange(
-                    self, client, request, model, bool(fields.stream), usage, time.monotonic(), point, caller
-                )
+                return self._new_exchange(self, client, request, model, stream, usage, now, point, caller)
             except ApiError:
-                caller.refused()
+                caller.refused(now)
                 raise
         except ApiError as error:
             self.record_refusal(error, caller, request.request_id.decode())
@@ -134,7 +137,7 @@ class Service:
 
     def apply(self, table: RouteTable) -> bool:
         """Route by this table from now on, if it is newer."""
-        now = time.monotonic()
+        now = monotonic()
         waited_for = [model for model in self.table.each_model() if model.admission.waiting]
         applied = self.table.apply(table, now)
         if applied:
@@ -165,7 +168,7 @@ class Service:
         """Look at every deadline a few times a second: cheaper than a timer for each request."""
         while True:
             await asyncio.sleep(SWEEP_S)
-            now = time.monotonic()
+            now = monotonic()
             due = [c for c in self.clients if c.deadline <= now or c.stall_deadline <= now]
             for client in due:
                 client.deadline_passed(now)
@@ -181,10 +184,10 @@ class Service:
     async def drain(self, drain_s: float) -> None:
         """Let what runs end, for at most so long; the listener is closed already."""
         self.draining = True
-        until = time.monotonic() + drain_s
+        until = monotonic() + drain_s
         for client in list(self.clients):
             client.drain()
-        while self.clients and time.monotonic() < until:  # noqa: ASYNC110 (an event would cost every request)
+        while self.clients and monotonic() < until:  # noqa: ASYNC110 (an event would cost every request)
             await asyncio.sleep(0.05)
         if self.clients:
             log.warning("%d connections were cut: they did not end within %g s", len(self.clients), drain_s)

@@ -22,6 +22,10 @@ class TelemetryLog:
         self._outcomes: deque[Outcome] = deque(maxlen=outcomes_max)
         self._recorded = 0
         """How many outcomes there were since the last frame, those that were dropped included."""
+        self._many = max(1, outcomes_max // 2)
+        self.many: Callable[[], None] = lambda: None
+        """Called when half of what is kept is there: at ten thousand requests a second that is sooner than a
+        frame is due."""
         self.spans: Callable[[], tuple[int, int]] = lambda: (0, 0)
         """How many spans of traces were sent in all, and how many dropped."""
         self._spans_told = (0, 0)
@@ -30,8 +34,10 @@ class TelemetryLog:
 
     def record(self, outcome: Outcome) -> None:
         """Keep an outcome; the oldest goes, and is counted, when there are too many."""
-        self._recorded += 1
+        self._recorded = recorded = self._recorded + 1
         self._outcomes.append(outcome)
+        if recorded == self._many:
+            self.many()
         if outcome.model:
             self.usage.add(outcome, time.time())
 

@@ -47,8 +47,8 @@ class TokenBucket:
                 level = self.part
         self._level = level - amount
 
-    def take_if(self, amount: float, now: float) -> bool:
-        """Take so much, if at least one is there; False if not."""
+    def take_if(self, amount: float, now: float) -> tuple[int, int] | None:
+        """Take so much, if at least one is there, and say what is `left`; None if not."""
         elapsed_s = now - self._at
         level = self._level
         if elapsed_s > 0:
@@ -58,9 +58,9 @@ class TokenBucket:
                 level = self.part
         if level < self.least:
             self._level = level
-            return False
-        self._level = level - amount
-        return True
+            return None
+        self._level = level = level - amount
+        return (int(level) if level > 0 else 0), int((self.part - level) / self._refill * 1000)
 
     def give_back(self, amount: float, now: float) -> None:
         """What was taken was not used after all."""

@@ -7,25 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from llmgw.router.endpoint import Endpoint
 from llmgw.router.limits import ATTEMPTS_MAX, DEATHS_MAX
 from llmgw.router.table import Model
 
 
-class Tries:
-    """What has been tried for one request, each endpoint once."""
+class Tries(msgspec.Struct, eq=False):
+    """What has been tried for one request, each endpoint once. A msgspec struct since each request has one.
 
-    __slots__ = ("_deaths", "_model", "_rand", "point", "refused", "tried")
+    `point` is where the request's conversation stands on the model's ring; `_rand` is uniform in [0, 1).
+    """
 
-    def __init__(self, model: Model, rand: Callable[[], float], point: int | None) -> None:
-        """`point` is where the request's conversation stands on the model's ring; `rand` is uniform in [0, 1)."""
-        self._model = model
-        self._rand = rand
-        self.point = point
-        self.tried: list[Endpoint] = []
-        self._deaths = 0
-        self.refused = False
-        """True when another engine could have been asked, and the budget was spent."""
+    _model: Model
+    _rand: Callable[[], float]
+    point: int | None
+    tried: list[Endpoint] = []
+    _deaths: int = 0
+    refused: bool = False
+    """True when another engine could have been asked, and the budget was spent."""
 
     @property
     def retries(self) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
-import time
+from time import monotonic
 from typing import Protocol, cast
 
 from llmgw.router.endpoint import Endpoint
+from llmgw.router.late import LateWrites
 from llmgw.router.limits import UPSTREAM_IDLE_CONNECTIONS_MAX
 from llmgw.router.response_parser import BadResponse, ResponseHead, ResponseParser
 
@@ -26,7 +27,7 @@ class AnswerSink(Protocol):
     def upstream_head(self, head: ResponseHead) -> bool:
         """A final head has come, body bytes not yet. True: not wanted, the connection is to be cut."""
 
-    def upstream_data(self, data: bytes, done: bool) -> None:
+    def upstream_data(self, data: bytes, done: bool, now: float) -> None:
         """Body bytes as they came; `done` with the last of them (which may be none)."""
 
     def upstream_lost(self, reason: str) -> None:
@@ -36,7 +37,17 @@ class AnswerSink(Protocol):
 class UpstreamConnection(asyncio.Protocol):
     """One connection to one endpoint. Idle ones stand in `endpoint.idle`, most recently used last."""
 
-    __slots__ = ("_abandoned", "_paused", "_sink", "endpoint", "idle_since", "parser", "reused", "transport")
+    __slots__ = (
+        "_abandoned",
+        "_late",
+        "_paused",
+        "_sink",
+        "endpoint",
+        "idle_since",
+        "parser",
+        "reused",
+        "transport",
+    )
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -45,23 +56,32 @@ class UpstreamConnection(asyncio.Protocol):
         self.reused = False
         self.idle_since = 0.0
         self._sink: AnswerSink | None = None
+        self._late = b""
+        """A request that is to be written."""
         self._abandoned = False
         self._paused = False
 
-    def send(self, sink: AnswerSink, head: bytes, body: bytes) -> None:
-        """Write a request; its answer goes to `sink`."""
+    def send(self, sink: AnswerSink, head: tuple[bytes, ...], body: bytes, late: LateWrites) -> None:
+        """Write a request, whose head is in parts; its answer goes to `sink`."""
         transport = self.transport
         assert transport is not None
         self._sink = sink
         if len(body) <= _JOINED_BYTES_MAX:
-            transport.write(head + body)
+            self._late = b"".join((*head, body))
+            late.add(self)
         else:
-            transport.write(head)
+            transport.write(b"".join(head))
             transport.write(memoryview(body))  # what is not taken at once is not copied
+
+    def flush(self) -> None:
+        late, self._late = self._late, b""
+        if late and self.transport is not None and not self.transport.is_closing():
+            self.transport.write(late)
 
     def abandon(self) -> None:
         """Nobody wants the answer any more, or the connection at all: the engine sees it closed at once."""
         self._sink = None
+        self._late = b""
         self._abandoned = True
         if self.transport is not None:
             self.transport.abort()
@@ -90,6 +110,11 @@ class UpstreamConnection(asyncio.Protocol):
             # Bytes that nobody asked for: whatever follows could be taken for another request's answer.
             self.abandon()
             return
+        if self._late:
+            # What came before the request was written is no answer to it.
+            self.abandon()
+            sink.upstream_lost("sent bytes before it was asked")
+            return
         parser = self.parser
         headless = parser.head is None
         try:
@@ -104,10 +129,11 @@ class UpstreamConnection(asyncio.Protocol):
                 return
         if parser.done:
             self._sink = None
-            self._release(parser)
-            sink.upstream_data(body, True)
+            now = monotonic()
+            self._release(parser, now)
+            sink.upstream_data(body, True, now)
         elif body:
-            sink.upstream_data(body, False)
+            sink.upstream_data(body, False, monotonic())
 
     def eof_received(self) -> bool:
         return False
@@ -115,25 +141,26 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         sink = self._sink
         self._sink = None
+        self._late = b""
         if sink is None:
             try:
                 self.endpoint.idle.remove(self)
             except ValueError:
                 pass
         elif exc is None and self.parser.close():
-            sink.upstream_data(b"", True)
+            sink.upstream_data(b"", True, monotonic())
         else:
             how = "closed" if exc is None else "reset"
             when = "in the middle of its answer" if self.parser.received else "before it answered"
             sink.upstream_lost(f"{how} the connection {when}")
 
-    def _release(self, parser: ResponseParser) -> None:
+    def _release(self, parser: ResponseParser, now: float) -> None:
         """The answer is whole: keep the connection for another request, or close it."""
         transport, endpoint, head = self.transport, self.endpoint, parser.head
         assert transport is not None
         idle = endpoint.idle
         if (
-            not parser.reusable
+            not parser.reusable()
             or endpoint.retired
             or len(idle) >= UPSTREAM_IDLE_CONNECTIONS_MAX
             or transport.is_closing()
@@ -146,7 +173,7 @@ class UpstreamConnection(asyncio.Protocol):
         parser.reset()
         if self._paused:
             self.resume_reading()
-        self.idle_since = time.monotonic()
+        self.idle_since = now
         idle.append(self)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from llmgw.messages.routes import RouteEndpoint
 from llmgw.router.fields import Fields
 from llmgw.router.meters import Meter, StreamMeter, WholeMeter
-from llmgw.router.response_parser import ResponseHead, ResponseParser
+from llmgw.router.response_parser import CHUNKED, ResponseHead, ResponseParser
 from llmgw.router.stream_options import asking_for_usage, may_be_asked
 from llmgw.router.usage_figures import Tokens
 
@@ -18,21 +20,19 @@ ESTIMATED_PROMPT_MAX = 131_072
 NOTHING = Tokens()
 
 
-class RequestUsage:
-    """Follows one request over all its tries; `begin` comes with the answer that the client gets."""
+class RequestUsage(msgspec.Struct, eq=False):
+    """Follows one request over all its tries; `begin` comes with the answer that the client gets. `usage_of`
+    makes one. A msgspec struct since each request has one, and that is made without a line of Python."""
 
-    __slots__ = ("_body_bytes", "_meter", "_options", "_refused", "_takes_out", "asks")
-
-    def __init__(self, path: str, fields: Fields, body_bytes: int) -> None:
-        """`fields` are the body's, of `body_bytes` bytes."""
-        self._body_bytes = body_bytes
-        self._options = fields.stream_options
-        self.asks = bool(fields.stream) and path in ASKED_PATHS and may_be_asked(self._options)
-        """The client did not ask for usage, and the engine has to be asked."""
-        self._takes_out = False
-        self._refused = False
-        """The engine's answer is an error: it costs no tokens."""
-        self._meter: Meter | None = None
+    _body_bytes: int
+    _options: msgspec.Raw
+    """The body's `stream_options`."""
+    asks: bool = False
+    """The client did not ask for usage, and the engine has to be asked."""
+    _takes_out: bool = False
+    _refused: bool = False
+    """The engine's answer is an error: it costs no tokens."""
+    _meter: Meter | None = None
 
     def asking(self, body: bytes, endpoint: RouteEndpoint) -> bytes:
         """The body for this endpoint: it asks for usage, unless the endpoint is not to be asked."""
@@ -42,9 +42,12 @@ class RequestUsage:
     def begin(self, head: ResponseHead, parser: ResponseParser) -> Meter:
         """The answer's head has come: the meter that its body goes through. It may change `head`."""
         meter: Meter
-        self._refused = head.status >= 400
-        streams = head.is_event_stream
-        meter = StreamMeter(head, parser, takes_out=self._takes_out) if streams else WholeMeter(head)
+        if head.status >= 400:
+            self._refused = True
+        if head.is_event_stream:
+            meter = StreamMeter(head, parser, takes_out=self._takes_out)
+        else:
+            meter = WholeMeter(head.framing == CHUNKED)
         self._meter = meter
         return meter
 
@@ -57,7 +60,7 @@ class RequestUsage:
         """The stream broke off: what was kept of an event that will never be whole, framed for the client."""
         return self._meter.give_up() if isinstance(self._meter, StreamMeter) else b""
 
-    def tokens(self, *, broken: bool, reached: bool) -> Tokens:
+    def tokens(self, broken: bool, reached: bool) -> Tokens:
         """What the request took, when it is over.
 
         `broken`: the answer did not come to its end. `reached`: an engine had the request, and worked on it.
@@ -68,13 +71,13 @@ class RequestUsage:
         if not broken:
             if meter is None:
                 return NOTHING
-            found = meter.tokens
+            found = meter.found()
             if found is not None and (found.completion is not None or not meter.events):
                 return found
             return self._estimate(found, meter.events) if meter.events else NOTHING
         if meter is None:
             return self._estimate(None, 0) if reached else NOTHING
-        found = meter.tokens
+        found = meter.found()
         if found is not None and meter.told_all:
             return found
         return self._estimate(found, meter.events)
@@ -87,3 +90,10 @@ class RequestUsage:
         cached = found.cached if found is not None else None
         # The first event carries a role and no token.
         return Tokens(prompt, cached, max(said or 0, events - 1, 0), True)
+
+
+def usage_of(path: str, fields: Fields, body_bytes: int) -> RequestUsage:
+    """For a request to this path. `fields` are its body's, of `body_bytes` bytes."""
+    options = fields.stream_options
+    asks = fields.stream and path in ASKED_PATHS and may_be_asked(options)
+    return RequestUsage(body_bytes, options, bool(asks))

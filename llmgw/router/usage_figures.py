@@ -24,10 +24,6 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
     completion: int | None = None
     estimated: bool = False
 
-    @property
-    def total(self) -> int:
-        return (self.prompt or 0) + (self.completion or 0)
-
     def after(self, earlier: Tokens | None) -> Tokens:
         """This with what only `earlier` says: Anthropic's streams tell of the prompt first."""
         if earlier is None:

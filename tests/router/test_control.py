@@ -5,14 +5,28 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import stat
 import uuid
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 
 from llmgw.messages.frames import FrameError, FrameReader, encode_frame
-from llmgw.messages.routes import FromRouter, Hello, ModelRoute, RouteTable, StopRouter, TableVersion, Telemetry
+from llmgw.messages.routes import (
+    FromRouter,
+    Hello,
+    ModelRoute,
+    Outcome,
+    RouteTable,
+    StopRouter,
+    TableVersion,
+    Telemetry,
+)
+from llmgw.router.control import ControlServer
+from llmgw.router.limits import OUTCOMES_MAX, Limits
+from llmgw.router.service import Service
 from tests.router.support import DEADLINE_S, EVENT_STREAM, Fleet, chunk, fleet_of, model, plain, post, until
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\n" + EVENT_STREAM + b"transfer-encoding: chunked\r\n\r\n"
@@ -318,3 +332,34 @@ def test_a_socket_file_that_was_removed_is_made_anew_for_the_next_control_proces
             assert (await fleet.ask(post())).status == 200
 
     asyncio.run(main())
+
+
+async def collected_of(count: int) -> tuple[int, int]:
+    """How many of so many outcomes, a thousand in each turn of the event loop, a server that reads is told, and
+    how many are dropped."""
+    told: list[Telemetry] = []
+
+    class Reads:
+        paused = False
+
+        def greet(self, frame: bytes, listeners: Sequence[socket.socket]) -> None:
+            return
+
+        def send(self, frame: bytes) -> None:
+            told.extend(FrameReader[Telemetry](Telemetry).feed(frame))
+
+    service = Service(Limits())
+    hello = Hello(router_id="r", pid=1, software_version="0", listen="", table=None)
+    control = ControlServer(service, None, hello=lambda: hello, stop=lambda drain_s: None)  # type: ignore[arg-type]
+    control.connected(Reads())  # type: ignore[arg-type]
+    for number in range(count):
+        service.telemetry.record(Outcome("m", "e", 200))
+        if number % 1000 == 999:
+            await asyncio.sleep(0.001)
+    control.send_telemetry()
+    return sum(len(one.outcomes) for one in told), sum(one.dropped for one in told)
+
+
+def test_more_outcomes_than_are_kept_between_two_frames_reach_a_server_that_reads() -> None:
+    count = 5 * OUTCOMES_MAX
+    assert asyncio.run(collected_of(count)) == (count, 0)

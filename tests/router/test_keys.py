@@ -218,13 +218,13 @@ def caller_of(**fields: object) -> KeyCaller:
 
 def refused_with(caller: KeyCaller, model: str = "m") -> ApiError:
     with pytest.raises(ApiError) as refused:
-        caller.begin(model)
+        caller.begin(model, time.monotonic())
     return refused.value
 
 
 def test_a_key_for_some_models_names_them_when_it_asks_for_another() -> None:
     caller = caller_of(models=["b", "a"])
-    caller.begin("a")
+    caller.begin("a", time.monotonic())
     error = refused_with(caller, "c")
     assert (error.status, error.type, error.code) == (403, "permission_error", "model_not_allowed")
     assert "it may use a, b" in error.message
@@ -239,9 +239,9 @@ def test_each_limit_has_its_own_code_and_says_when_to_come_back() -> None:
     ):
         caller = caller_of(**fields)
         for _ in range(2):
-            caller.begin("m")
+            caller.begin("m", time.monotonic())
             if spend is not None:
-                caller.ended(spend if spend else 0)
+                caller.ended(spend if spend else 0, time.monotonic())
                 if spend:
                     break
         error = refused_with(caller)
@@ -253,19 +253,19 @@ def test_each_limit_has_its_own_code_and_says_when_to_come_back() -> None:
 
 def test_answers_say_what_is_left_with_openais_names() -> None:
     caller = caller_of(requests_per_minute=10, tokens_per_minute=1000)
-    lines = caller.begin("m").decode().split("\r\n")
+    lines = caller.begin("m", time.monotonic()).decode().split("\r\n")
     found = dict(line.split(": ") for line in lines if line)
     assert found["x-ratelimit-limit-requests"] == "10"
     assert found["x-ratelimit-remaining-requests"] == "9"
     assert found["x-ratelimit-reset-requests"].endswith("s")
     assert found["x-ratelimit-limit-tokens"] == found["x-ratelimit-remaining-tokens"] == "1000"
-    assert caller_of(concurrency=1).begin("m") == b""
+    assert caller_of(concurrency=1).begin("m", time.monotonic()) == b""
 
 
 def test_a_refused_request_costs_nothing_and_runs_nothing() -> None:
     caller = caller_of(requests_per_minute=1, concurrency=5)
-    caller.begin("m")
-    caller.ended(0)
+    caller.begin("m", time.monotonic())
+    caller.ended(0, time.monotonic())
     for _ in range(5):
         refused_with(caller)
     assert caller.running == 0
@@ -284,15 +284,15 @@ def test_a_limit_that_changes_leaves_what_runs_alone_and_holds_from_then_on() ->
     made = keys(route())
     caller = made.identify(bearer(KEY))
     assert isinstance(caller, KeyCaller)
-    caller.begin("m")
+    caller.begin("m", time.monotonic())
     made.apply(table(route(concurrency=1, priority=9), number=2), now)
     assert made.identify(bearer(KEY)) is caller
     assert caller.priority == 9
     refused_with(caller)
-    caller.ended(5)
-    caller.begin("m")
+    caller.ended(5, time.monotonic())
+    caller.begin("m", time.monotonic())
     made.apply(table(route(), number=3), now)
-    caller.begin("m")
+    caller.begin("m", time.monotonic())
     assert caller.running == 2
 
 
@@ -301,13 +301,13 @@ def test_one_of_two_routers_has_half_until_it_is_told_its_part() -> None:
     caller = made.identify(bearer(KEY))
     assert isinstance(caller, KeyCaller)
     for _ in range(4):
-        caller.begin("m")
+        caller.begin("m", time.monotonic())
     refused_with(caller)
     made.share(
         {"k1": KeyShare(requests_per_minute=87.5, requests_moved=30.0, concurrency=6)}, 2, time.monotonic()
     )
     for _ in range(2):
-        caller.begin("m")
+        caller.begin("m", time.monotonic())
     refused_with(caller)
     made.share({}, 2, time.monotonic())
     assert refused_with(caller).code == "concurrency_exceeded", "what it runs is more than its even part again"
@@ -318,9 +318,9 @@ def test_a_part_that_came_before_its_key_holds_for_it() -> None:
     made.share({"k1": KeyShare(concurrency=1)}, 2, 0.0)
     made.apply(table(route(concurrency=4)), time.monotonic())
     caller = made.identify(bearer(KEY))
-    caller.begin("m")
+    caller.begin("m", time.monotonic())
     with pytest.raises(ApiError):
-        caller.begin("m")
+        caller.begin("m", time.monotonic())
 
 
 def test_of_many_keys_only_those_in_use_are_looked_at_for_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,11 +337,11 @@ def test_of_many_keys_only_those_in_use_are_looked_at_for_what_is_told(monkeypat
 
     monkeypatch.setattr(KeyCaller, "take_demand", noted)
     caller = made.identify(bearer(b"7"))
-    caller.begin("m")
+    caller.begin("m", time.monotonic())
     for _ in range(3):
         assert made.take_demand()["k7"].running == 1
     assert looked == ["k7"] * 3
-    caller.ended(0)
+    caller.ended(0, time.monotonic())
     told = made.take_demand()["k7"]
     assert (told.running, told.requests_left is not None) == (0, True), "told until it is whole again"
     # A larger part is not full at first, a new limit may not be either, and both are told without a request.
@@ -352,7 +352,7 @@ def test_of_many_keys_only_those_in_use_are_looked_at_for_what_is_told(monkeypat
         time.monotonic(),
     )
     assert {*made.take_demand()} == {"k5"}, "of a key that is gone nothing is told"
-    caller.ended(0)
+    caller.ended(0, time.monotonic())
     assert {*made.take_demand()} == {"k5"}
 
 
@@ -371,7 +371,7 @@ def test_a_part_that_is_told_again_counts_when_its_limit_or_the_control_process_
     for _ in range(2):
         assert told(80, 10) == (80, 60), "what was moved comes once"
     for _ in range(30):
-        caller.begin("m")
+        caller.begin("m", time.monotonic())
     now = time.monotonic()
     made.apply(table(route(requests_per_minute=200), number=2), now)
     assert told(80, 10) == (80, 60), "of the new limit it is another part"

@@ -47,10 +47,12 @@ def request_of(length: bytes, version: bytes = b"1.1") -> bytes:
     return b"POST /v1/x?a=b HTTP/%b\r\nhost: gw\r\nx-session-id: s\r\n%b\r\n\r\n%b" % (version, length, BODY)
 
 
-def read(wire: bytes) -> tuple[list[object], bool]:
-    """What a new connection reads, without what is another one each time."""
+def read(*wires: bytes) -> tuple[list[object], bool]:
+    """What a new connection reads of the last of these, without what is another one each time."""
     reader = RequestReader(body_bytes_max=1000, budget=BodyBudget(10**6), may_go_on=lambda: None)
-    reader.feed(wire)
+    for wire in wires:
+        reader.queue.clear()
+        reader.feed(wire)
     items: list[object] = []
     for item in reader.queue:
         if isinstance(item, ApiError):
@@ -74,6 +76,8 @@ def test_what_a_request_is_read_as_does_not_depend_on_those_before(monkeypatch: 
         read(before)
         assert read(wire) == alone, (before, wire)
         assert read(wire) == alone, (before, wire)
+        if not read(before, before)[1]:
+            assert read(before, before, wire) == alone, (before, wire)
 
 
 def test_a_client_that_says_the_same_again_is_known_and_gets_another_id(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,32 +113,39 @@ def test_what_an_answer_is_read_as_does_not_depend_on_those_before(monkeypatch: 
     def answer(status: bytes, length: bytes) -> bytes:
         return b"HTTP/1.1 %b\r\ncontent-type: text/plain\r\n%b\r\n\r\n%b" % (status, length, BODY)
 
-    def read_answer(wire: bytes) -> object:
+    def read_answer(*wires: bytes) -> object:
         parser = ResponseParser()
         try:
-            body = parser.feed(wire)
+            for wire in wires:
+                parser.reset()
+                body = parser.feed(wire)
         except BadResponse as error:
             return str(error)
         head = parser.head
         assert head is not None
         told = {
-            name: getattr(head, name) for name in ResponseHead.__struct_fields__ if name not in ("like", "lines")
+            name: getattr(head, name)
+            for name in ResponseHead.__struct_fields__
+            if name not in ("like", "lines", "before", "after")
         }
-        return body, parser.done, parser.excess, parser.reusable, told
+        return body, parser.done, parser.excess, parser.reusable(), told
 
     wires = [answer(status, length) for length in LENGTHS for status in (b"200 OK", b"204 No Content")]
     for before, wire in itertools.product(wires, wires):
         monkeypatch.setattr(response_parser, "_known", KnownHeads(16))
         alone = read_answer(wire)
         monkeypatch.setattr(response_parser, "_known", KnownHeads(16))
-        read_answer(before)
+        once = read_answer(before)
         assert read_answer(wire) == alone, (before, wire)
         assert read_answer(wire) == alone, (before, wire)
+        if isinstance(once, tuple) and once[3]:  # another answer may follow
+            assert read_answer(before, before, wire) == alone, (before, wire)
 
 
 def test_a_length_is_split_off_only_where_it_is_written_plainly() -> None:
     assert split_length(b"POST / HTTP/1.1\r\nContent-Length: 17\r\na: b\r\n") == (
         b"POST / HTTP/1.1\r\nContent-Length: \r\na: b\r\n",
+        len(b"POST / HTTP/1.1\r\nContent-Length: "),
         17,
     )
     for length in (b"+1", b"", b"1 ", b"1_0", b"0x1", b"1,1", b"9" * 13):

@@ -35,7 +35,7 @@ def test_chunked_bodies_pass_unchanged(
     parser, dechunker = ResponseParser(), Dechunker()
     out = feed_split(parser, prelude + b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body, cuts)
     assert b"".join(out) == body
-    assert parser.reusable
+    assert parser.reusable()
     assert b"".join(dechunker.feed(portion) for portion in out) == b"".join(parts)
 
 
@@ -53,7 +53,7 @@ def test_a_cut_body_can_always_be_ended_properly(parts: list[bytes], cuts: list[
     mended = out + b"\n" * max(0, left - 2) + b"\r\n"[2 - min(left, 2) :] + b"3\r\nend\r\n0\r\n\r\n"
     check = ResponseParser()
     check.feed(head + mended)
-    assert check.reusable
+    assert check.reusable()
     assert Dechunker().feed(mended).endswith(b"end")
 
 
@@ -64,7 +64,7 @@ def test_bodies_with_a_length_end_where_they_say(body: bytes, excess: bytes, cut
     wire = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
     assert b"".join(feed_split(parser, wire + excess, cuts)) == body
     assert parser.done
-    assert parser.reusable == (not excess)
+    assert parser.reusable() == (not excess)
 
 
 @settings(max_examples=100, deadline=None)
@@ -84,14 +84,14 @@ def test_an_answer_without_a_length_ends_with_its_connection() -> None:
     assert parser.feed(b"HTTP/1.0 200 OK\r\n\r\nabc") == b"abc"
     assert not parser.done
     assert parser.close()
-    assert not parser.reusable
+    assert not parser.reusable()
 
 
 @pytest.mark.parametrize("status", [204, 304])
 def test_answers_that_have_no_body_end_with_their_head(status: int) -> None:
     parser = ResponseParser()
     assert parser.feed(b"HTTP/1.1 %d X\r\ncontent-length: 5\r\n\r\n" % status) == b""
-    assert parser.reusable
+    assert parser.reusable()
 
 
 @pytest.mark.parametrize(
@@ -157,4 +157,4 @@ def test_an_engine_that_wants_to_close_is_not_asked_again_over_that_connection()
         parser = ResponseParser()
         parser.feed(b"HTTP/1.1 200 OK\r\n" + extra + b"Content-Length: 5\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
         assert parser.done
-        assert not parser.reusable
+        assert not parser.reusable()
