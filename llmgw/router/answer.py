@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from llmgw.router.errors import REASONS
 from llmgw.router.queue import Waiter
 from llmgw.router.request import Request
-from llmgw.router.response_parser import CHUNKED, LENGTH, LIMITS, NONE, ResponseHead
+from llmgw.router.response_head import CHUNKED, LENGTH, LIMITS, NONE, ResponseHead
 
 # An open chunk is filled up with line ends to send an error event behind it; beyond this the client is cut.
 FILLED_BYTES_MAX = 64 * 1024

@@ -21,7 +21,7 @@ from llmgw.router.fields import replace_model
 from llmgw.router.passing import Passing
 from llmgw.router.queue import Waiter
 from llmgw.router.request import Request
-from llmgw.router.response_parser import ResponseHead
+from llmgw.router.response_head import ResponseHead
 from llmgw.router.table import Model
 from llmgw.router.tries import Tries
 from llmgw.router.upstream import OUR_OWN_ERRORS, UpstreamConnection, dial, take_idle

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from llmgw.router.errors import REASONS, ApiError
-from llmgw.router.response_parser import NONE, ResponseHead
+from llmgw.router.response_head import NONE, ResponseHead
 
 ERROR_BYTES_MAX = 64 * 1024
 """An error is small; what is larger goes on as it came."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from llmgw.router.dechunk import Dechunker
 from llmgw.router.errors import ApiError
-from llmgw.router.response_parser import CHUNKED, LENGTH, UNTIL_CLOSE, ResponseHead
+from llmgw.router.response_head import CHUNKED, LENGTH, UNTIL_CLOSE, ResponseHead
 
 
 class BadAnswer(Exception):

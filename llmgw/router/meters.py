@@ -11,7 +11,8 @@ from typing import ClassVar
 import msgspec
 
 from llmgw.router.dechunk import Dechunker
-from llmgw.router.response_parser import CHUNKED, LENGTH, ResponseHead, ResponseParser, whole_chunks
+from llmgw.router.response_head import CHUNKED, LENGTH, ResponseHead
+from llmgw.router.response_parser import ResponseParser, whole_chunks
 from llmgw.router.usage_figures import Tokens, find_tokens, read_event
 
 # An event that holds the usage of a stream has some hundred bytes; one that is longer is not waited for.

@@ -17,7 +17,8 @@ from llmgw.router.errors import ApiError
 from llmgw.router.filters import AnswerFilter, Rewriting
 from llmgw.router.queue import Waiter
 from llmgw.router.request import Request
-from llmgw.router.response_parser import CHUNKED, UNTIL_CLOSE, ResponseHead, ResponseParser
+from llmgw.router.response_head import CHUNKED, UNTIL_CLOSE, ResponseHead
+from llmgw.router.response_parser import ResponseParser
 from llmgw.router.usage import RequestUsage
 
 if TYPE_CHECKING:

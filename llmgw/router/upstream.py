@@ -11,7 +11,8 @@ from typing import Protocol, cast
 from llmgw.router.endpoint import Endpoint
 from llmgw.router.late import LateWrites
 from llmgw.router.limits import UPSTREAM_IDLE_CONNECTIONS_MAX
-from llmgw.router.response_parser import BadResponse, ResponseHead, ResponseParser
+from llmgw.router.response_head import BadResponse, ResponseHead
+from llmgw.router.response_parser import ResponseParser
 
 # Head and body go out in one write up to this size; beyond it, joining them costs more than a second write.
 _JOINED_BYTES_MAX = 16 * 1024

@@ -7,7 +7,8 @@ import msgspec
 from llmgw.messages.routes import RouteEndpoint
 from llmgw.router.fields import Fields
 from llmgw.router.meters import Meter, StreamMeter, WholeMeter
-from llmgw.router.response_parser import CHUNKED, ResponseHead, ResponseParser
+from llmgw.router.response_head import CHUNKED, ResponseHead
+from llmgw.router.response_parser import ResponseParser
 from llmgw.router.stream_options import asking_for_usage, may_be_asked
 from llmgw.router.usage_figures import Tokens
 

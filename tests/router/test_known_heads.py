@@ -6,12 +6,13 @@ import itertools
 
 import pytest
 
-from llmgw.router import request_reader, response_parser
+from llmgw.router import request_reader, response_head
 from llmgw.router.errors import ApiError
 from llmgw.router.known_heads import HEAD_BYTES_MAX, KnownHeads, split_length
 from llmgw.router.request import Request
 from llmgw.router.request_reader import BodyBudget, RequestReader
-from llmgw.router.response_parser import BadResponse, ResponseHead, ResponseParser
+from llmgw.router.response_head import BadResponse, ResponseHead
+from llmgw.router.response_parser import ResponseParser
 
 BODY = b'{"model": "m", "n": 1}'
 # Names of lengths that are written in every way there is, in and between which a second one may hide.
@@ -132,9 +133,9 @@ def test_what_an_answer_is_read_as_does_not_depend_on_those_before(monkeypatch: 
 
     wires = [answer(status, length) for length in LENGTHS for status in (b"200 OK", b"204 No Content")]
     for before, wire in itertools.product(wires, wires):
-        monkeypatch.setattr(response_parser, "_known", KnownHeads(16))
+        monkeypatch.setattr(response_head, "_known", KnownHeads(16))
         alone = read_answer(wire)
-        monkeypatch.setattr(response_parser, "_known", KnownHeads(16))
+        monkeypatch.setattr(response_head, "_known", KnownHeads(16))
         once = read_answer(before)
         assert read_answer(wire) == alone, (before, wire)
         assert read_answer(wire) == alone, (before, wire)

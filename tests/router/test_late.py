@@ -12,7 +12,7 @@ from llmgw.messages.routes import RouteEndpoint
 from llmgw.router.endpoint import Endpoint
 from llmgw.router.late import AT_ONCE_MAX, LateWrites
 from llmgw.router.limits import Limits
-from llmgw.router.response_parser import ResponseHead
+from llmgw.router.response_head import ResponseHead
 from llmgw.router.upstream import UpstreamConnection
 from tests.router.fuzz.world import FuzzLoop, Pipe, World
 

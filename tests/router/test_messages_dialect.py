@@ -18,7 +18,7 @@ from llmgw.router.errors import ApiError
 from llmgw.router.filters import AnswerFilter, BadAnswer
 from llmgw.router.request import read_request
 from llmgw.router.request_reader import BodyBudget
-from llmgw.router.response_parser import CHUNKED, ResponseHead
+from llmgw.router.response_head import CHUNKED, ResponseHead
 
 BODY = b'{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"hi"}]}'
 CHAT = b"/v1/chat/completions"

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from llmgw.router.dechunk import Dechunker
 from llmgw.router.meters import EVENT_BYTES_MAX, HEAD_BYTES, KEPT_BYTES_MAX, StreamMeter, WholeMeter
-from llmgw.router.response_parser import ResponseHead, ResponseParser
+from llmgw.router.response_head import ResponseHead
+from llmgw.router.response_parser import ResponseParser
 from llmgw.router.usage_figures import Tokens
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmgw.router.dechunk import Dechunker
-from llmgw.router.response_parser import BadResponse, ResponseParser
+from llmgw.router.response_head import BadResponse
+from llmgw.router.response_parser import ResponseParser
 
 payloads = st.lists(
     st.binary(min_size=1, max_size=40) | st.sampled_from([b"\r\n", b"0\r\n\r\n", b"5\r\n"]), max_size=5

@@ -20,7 +20,7 @@ from llmgw.router.errors import ApiError, busy
 from llmgw.router.filters import AnswerFilter, BadAnswer
 from llmgw.router.request import Request
 from llmgw.router.request_reader import BodyBudget
-from llmgw.router.response_parser import NONE, ResponseHead
+from llmgw.router.response_head import NONE, ResponseHead
 
 MESSAGES_PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
