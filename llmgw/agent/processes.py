@@ -195,8 +195,8 @@ def belonging(
 
 
 def uncovered(work_dir: str, described: Iterable[str], *, scopes: Scopes | None = None) -> list[ProcessInfo]:
-    """Living processes with this work dir's marker, or in a scope of it, whose shard is not among `described`,
-    with descendants."""
+    """Living processes with this work dir's marker, or in a scope of it, whose shard is not among `described`
+    (which is read when the walk through `/proc` is over), with descendants."""
     table = read_processes()
     markers = {pid: read_marker(pid) for pid in table}
     known = set(described)

@@ -379,7 +379,9 @@ class Supervisor:
         described = set(self._shards)
 
         def orphans() -> list[ProcessInfo]:
-            return uncovered(self.work_dir, described | set(self._shards), scopes=self._scopes)
+            # Read behind the walk: a shard that begins in the middle of it is described before it has a process.
+            ours = (shard_id for shards in (described, self._shards) for shard_id in set(shards))
+            return uncovered(self.work_dir, ours, scopes=self._scopes)
 
         found = await asyncio.to_thread(orphans)
         if not found:

@@ -13,10 +13,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmgw.agent.processes import ProcessIdentity, boot_id, is_alive, read_process, send_signal, uncovered
+from llmgw.agent import processes
+from llmgw.agent.processes import (
+    ProcessIdentity,
+    boot_id,
+    is_alive,
+    read_marker,
+    read_process,
+    send_signal,
+    uncovered,
+)
 from llmgw.agent.spec_store import SavedProcess, ShardRecord, SpecStore
 from llmgw.agent.supervisor import now_boot_s
-from tests.agent.fakes import make_spec
+from tests.agent.fakes import make_config, make_spec, make_supervisor
 from tests.agent.test_supervisor import PORTS, alive, run, running
 from tests.agent.waiting import wait_until
 
@@ -84,6 +93,38 @@ def test_a_ready_engine_keeps_its_pid_its_phase_and_its_output_under_the_next_ag
             assert not alive(pid)
 
     run(test)
+
+
+def test_a_shard_that_begins_while_orphans_are_looked_for_is_none(
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    markers = {"LLMGW_SHARD": "r1-0", "LLMGW_WORK_DIR": os.path.realpath(work_dir)}
+    began = subprocess.Popen(["sleep", "600"], env={**os.environ, **markers}, start_new_session=True)
+    read_processes = processes.read_processes
+
+    async def test() -> None:
+        supervisor = make_supervisor(make_config(work_dir, port_range=PORTS))
+        walks: list[int] = []
+
+        def in_the_middle() -> dict[int, processes.ProcessInfo]:
+            table = read_processes()
+            walks.append(len(table))
+            if len(walks) == 2:  # the first has found something to end
+                supervisor._shards["r1-0"] = None  # type: ignore[assignment]
+            return table
+
+        monkeypatch.setattr(processes, "read_processes", in_the_middle)
+        await supervisor.adopt()
+        del supervisor._shards["r1-0"]
+        await supervisor.close()
+
+    wait_until(lambda: read_marker(began.pid) is not None, "the process has its environment")
+    try:
+        run(test)
+        assert alive(began.pid)
+    finally:
+        began.kill()
+        began.wait()
 
 
 def test_an_agent_that_ends_in_order_leaves_its_engine_running_too(work_dir: Path) -> None:
