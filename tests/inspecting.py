@@ -14,7 +14,7 @@ def inspect(*args: object, stdin: bytes = b"") -> tuple[int, str, str]:
         [sys.executable, "-m", "llmgw", "inspect", *map(str, args)],
         input=stdin,
         capture_output=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     return done.returncode, done.stdout.decode(), done.stderr.decode()

@@ -47,7 +47,7 @@ def llmgw(*args: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str
         env=environment(**more),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=90,
     )
 
 
@@ -71,7 +71,7 @@ def test_closed_standard_streams_are_no_defect(tmp_path: Path, command: str, clo
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=90,
     )
     codes = {"inspect gpus -": 1, "ctl engine-check vllm --help-file -": 2}
     assert done.returncode == codes.get(command, 0), done.stderr
@@ -99,7 +99,7 @@ def test_a_dash_reads_a_socket_as_well_as_a_pipe(tmp_path: Path, command: list[s
             stdin=theirs,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=90,
         )
     assert said in done.stdout + done.stderr
 
@@ -128,7 +128,7 @@ def test_help_imports_none_of_the_heavy_packages() -> None:
         "print('LOADED', sorted(heavy & set(sys.modules)))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, timeout=90
     )
     assert done.stdout.splitlines()[-1] == "LOADED []"
 
@@ -352,7 +352,7 @@ def test_a_command_that_is_not_installed_does_not_break_the_others(tmp_path: Pat
 
     def run(*args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", script, *args], env=environment(), capture_output=True, text=True, timeout=30
+            [sys.executable, "-c", script, *args], env=environment(), capture_output=True, text=True, timeout=90
         )
 
     assert "Gone." in run("--help").stdout

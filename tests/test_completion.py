@@ -49,7 +49,7 @@ def installed(home: Path, shell: str) -> Path:
         cwd=home,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     assert done.stderr == ""
@@ -81,7 +81,7 @@ def test_bash_completes_commands_and_their_options(home: Path) -> None:
             cwd=home,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
             check=False,
         )
         assert done.stderr == ""
@@ -110,7 +110,7 @@ def test_what_the_other_shells_ask_is_answered(home: Path, shell: str, asked: di
         executable=str(home / "bin" / "llmgw"),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     assert "ctl" in done.stdout
@@ -130,7 +130,7 @@ def test_names_are_none_and_nothing_is_said_when_no_server_answers(home: Path) -
             cwd=home,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
             check=False,
         )
         assert (done.stdout.strip(), done.stderr) == ("", "")

@@ -59,7 +59,7 @@ def test_what_runs_and_what_waits_is_seen_and_that_it_ended() -> None:
 
         def ask() -> None:
             with (
-                httpx.Client(trust_env=False, timeout=30) as client,
+                httpx.Client(trust_env=False, timeout=90) as client,
                 client.stream("POST", f"{running.url()}/v1/completions", json={**LONG, "stream": True}),
             ):
                 leave.wait(30)
@@ -90,7 +90,7 @@ def test_rates_and_what_the_prefix_cache_had_are_of_the_last_readings() -> None:
         over = threading.Event()
 
         def ask() -> None:
-            with httpx.Client(trust_env=False, timeout=30) as client:
+            with httpx.Client(trust_env=False, timeout=90) as client:
                 while not over.is_set():
                     client.post(f"{running.url()}/v1/completions", json=body).raise_for_status()
 

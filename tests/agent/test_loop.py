@@ -621,7 +621,7 @@ def test_an_agent_that_is_ended_in_the_moment_in_which_its_session_ends_does_end
         running = asyncio.create_task(it.loop.run())
         await server.closing.wait()
         running.cancel()
-        done, _ = await asyncio.wait({running}, timeout=60)
+        done, _ = await asyncio.wait({running}, timeout=150)
         assert done, "it goes on"
 
     converse(test)

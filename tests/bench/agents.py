@@ -242,7 +242,7 @@ class _Bench:
 
     async def _pauses(self, limit_ms: float | None = None) -> None:
         """How long the server's event loop was held up at most, of late."""
-        async with httpx.AsyncClient(trust_env=False, timeout=30.0) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=90.0) as client:
             text = (await client.get(f"http://127.0.0.1:{self.admin_port}/metrics")).text
         values = dict(line.split() for line in text.splitlines() if line.startswith("llmgw_loop_"))
         late_ms, busy_ms = (1000 * float(values[f"llmgw_loop_{what}_seconds"]) for what in ("pause", "busy"))

@@ -43,7 +43,7 @@ def test_the_plan_bench_prints_a_table_and_writes_the_same_as_json(tmp_path: Pat
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -64,7 +64,7 @@ def test_the_fabric_bench_keeps_what_was_promised(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -82,7 +82,7 @@ def test_the_affinity_bench_finds_conversations_in_their_caches_and_spreads_them
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     assert done.returncode in (0, 1), done.stderr  # 1: limits are those of the whole size
@@ -104,7 +104,7 @@ def test_the_pages_bench_makes_and_shows_every_page_of_a_fleet(tmp_path: Path) -
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=270,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -31,7 +31,7 @@ def bench(*arguments: str, out: Path) -> tuple[dict[str, Any], str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=270,
         check=False,
     )
     assert done.returncode in (0, 1), (

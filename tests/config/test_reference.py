@@ -36,6 +36,6 @@ def test_the_commands_on_the_page_work() -> None:
             env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=90,
         )
         assert done.returncode == 0, done.stderr

@@ -36,7 +36,7 @@ def ctl_process(*arguments: str, home: Path, served: ServedAdmin | None = None, 
     """Run a process to its end. `more` is added to the environment; the working directory is `home`."""
     env = environment(home, served, **more)
     command = [*PROGRAM, *arguments]
-    return subprocess.run(command, env=env, cwd=home, input="", capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, env=env, cwd=home, input="", capture_output=True, text=True, timeout=90)
 
 
 def ctl(*arguments: str, home: Path, served: ServedAdmin | None = None, **more: str) -> Done:

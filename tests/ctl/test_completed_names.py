@@ -33,7 +33,7 @@ def test_the_names_of_the_server_are_offered(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     assert offered in done.stdout.split(), done.stdout + done.stderr

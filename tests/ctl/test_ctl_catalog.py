@@ -86,7 +86,7 @@ def test_on_a_terminal_it_asks(
         stdin=child,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=90,
     )
     os.close(child)
     os.close(terminal)

@@ -345,7 +345,7 @@ except SystemExit:
 """
     command = [sys.executable, "-c", program]
     env = environment(tmp_path)
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=90)
     assert "drain" in done.stdout, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
 

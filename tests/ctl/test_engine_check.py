@@ -91,7 +91,7 @@ def test_a_text_comes_through_a_pipe_and_the_engine_as_its_makers_write_it(tmp_p
     )
     (tmp_path / "help.txt").write_text(whole("llamacpp"))
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run([path], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([path], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr
     assert "llamacpp: all" in done.stdout
 
@@ -197,7 +197,7 @@ def test_a_hanging_program_is_ended_with_ctrl_c(tmp_path: Path) -> None:
         while not pid.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=30)
+        _, said = running.communicate(timeout=90)
     assert (running.returncode, said) == (130, "")
     while Path(f"/proc/{pid.read_text().strip()}").exists() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -40,7 +40,7 @@ def on_macos(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", PRELUDE + code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
         cwd=cwd,
         env={**os.environ, "HOME": str(cwd), "LLMGW_STATE": str(cwd / "state")},

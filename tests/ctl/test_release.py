@@ -25,7 +25,7 @@ def released(tmp_path: Path) -> tuple[Path, Path]:
 
 def verify(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "llmgw", "ctl", "release", "verify", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
 
 
 def test_a_signed_file_is_what_it_says(released: tuple[Path, Path]) -> None:

@@ -61,7 +61,7 @@ def post(running: Server, path: str, body: dict[str, Any]) -> None:
         json=body,
         headers={"authorization": f"Bearer {token}"},
         trust_env=False,
-        timeout=60,
+        timeout=150,
     ).raise_for_status()
 
 
@@ -166,7 +166,7 @@ def test_a_backup_that_is_killed_leaves_no_file_behind(idle: Path, tmp_path: Pat
 
 def test_a_disk_without_room_makes_no_backup_and_is_named(idle: Path, tmp_path: Path) -> None:
     command = f"ulimit -f 64; exec {sys.executable} -m llmgw server backup {tmp_path}/c.tar -c {idle}/server.yaml"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 1
     assert "there is no space left for" in done.stderr or "cannot be read or written" in done.stderr, done.stderr
     assert str(tmp_path) in done.stderr

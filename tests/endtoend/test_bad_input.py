@@ -275,7 +275,7 @@ def test_500_requests_at_a_time_before_a_slow_engine_are_all_served(gateway: Ser
 
     async def ask_all() -> list[tuple[int, bool]]:
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(trust_env=False, timeout=60, limits=limits) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=150, limits=limits) as client:
             return await asyncio.gather(*(ask(client) for _ in range(500)))
 
     assert set(asyncio.run(ask_all())) == {(200, True)}

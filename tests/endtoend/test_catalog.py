@@ -46,7 +46,7 @@ def small(catalog: dict[str, Any]) -> dict[str, Any]:
 
 def ask(fleet: RunningFleet, model: str) -> int:
     body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
-    return httpx.post(f"{fleet.demo.api}/v1/chat/completions", json=body, timeout=30, trust_env=False).status_code
+    return httpx.post(f"{fleet.demo.api}/v1/chat/completions", json=body, timeout=90, trust_env=False).status_code
 
 
 def start_load(fleet: RunningFleet) -> Load:

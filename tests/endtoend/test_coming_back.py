@@ -42,7 +42,7 @@ def test_a_second_server_on_the_same_state_refuses_to_start(fleet: RunningFleet)
         [sys.executable, "-m", "llmgw", "server", "--config", str(fleet.demo.folder / "server.yaml")],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=90,
         check=False,
     )
     assert done.returncode == 1
@@ -135,7 +135,7 @@ def test_a_revoked_node_is_refused_at_once(fleet: RunningFleet) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=90,
         check=False,
     )
     assert done.returncode == 0, done.stderr

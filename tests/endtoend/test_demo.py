@@ -83,7 +83,7 @@ class Demo:
             [*shlex.split(line), "--silent", "--show-error", "--noproxy", "*", "--max-time", "15"],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=90,
             check=False,
         )
         assert done.returncode == 0, f"{done.stderr}{done.stdout}{self.output}"

@@ -24,7 +24,7 @@ def test_a_gguf_file_is_served_beside_the_simulated_models(llama_python: str, tm
     program.chmod(0o755)
     with demo(tmp_path / "demo", "--gguf", str(model), "--llama-server", str(program)) as running:
         until(lambda: running.ready("gguf"), 60, lambda: running.output)
-        client = openai.OpenAI(base_url=f"{running.api}/v1", api_key="none", max_retries=0, timeout=30)
+        client = openai.OpenAI(base_url=f"{running.api}/v1", api_key="none", max_retries=0, timeout=90)
         asked = {
             "messages": [{"role": "user", "content": "Where is the sun?"}],
             "max_tokens": 16,

@@ -92,7 +92,7 @@ def test_commands_that_change_machines_have_the_options_that_documents_give_them
             [sys.executable, "-m", "llmgw", *matched[1].split(), "--help"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
             check=False,
         )
         assert done.returncode == 0, f"{command}: {done.stderr}"
@@ -170,7 +170,7 @@ def test_the_commands_of_a_document_work(fleet: RunningFleet, place: Path, path:
         env=env,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=270,
         check=False,
     )
     # The end is what failed; all of it would hide that in a log that is cut.

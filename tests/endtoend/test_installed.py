@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.mark.timeout(420)
 def test_an_installed_llmgw_loses_a_node_and_serves_on(tmp_path: Path) -> None:
     environment = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=150)
     install = [str(environment / "bin" / "pip"), "install", "--quiet", str(ROOT)]
     done = subprocess.run(install, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr

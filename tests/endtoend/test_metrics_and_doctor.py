@@ -39,7 +39,7 @@ def doctor(config: Path, code: int) -> dict[str, Any]:
         [sys.executable, "-m", "llmgw", "doctor", "--config", str(config), "-o", "json"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=90,
         check=False,
     )
     assert done.stderr == ""
@@ -240,7 +240,7 @@ def test_doctor_tells_people_what_is_wrong_where_and_what_to_type(tmp_path: Path
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=90,
         check=False,
     )
     assert done.returncode == 2

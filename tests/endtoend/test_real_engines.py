@@ -113,7 +113,7 @@ def story(fleet: RunningFleet) -> str:
 
 
 def client(fleet: RunningFleet) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{fleet.demo.api}/v1", api_key="none", max_retries=0, timeout=60)
+    return openai.OpenAI(base_url=f"{fleet.demo.api}/v1", api_key="none", max_retries=0, timeout=150)
 
 
 def ask(tokens: int) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def test_curl_streams_from_each_model(fleet: RunningFleet, model: str) -> None:
         [curl, "-sN", f"{fleet.demo.api}/v1/chat/completions", "--json", json.dumps(body)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=90,
         check=True,
     )
     events = [line for line in done.stdout.splitlines() if line.startswith("data: ")]

@@ -72,7 +72,7 @@ def test_llama_cpp_answers_a_real_prompt_streamed_or_not(llama_python: str, tmp_
 
     with program(plan.engine.argv, plan.engine.env) as running:
         comes_up(plan, running, port)
-        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=30)
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=90)
         whole = client.chat.completions.create(
             model="small",
             messages=[{"role": "user", "content": "Where is the sun?"}],

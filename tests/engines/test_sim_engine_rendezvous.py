@@ -163,7 +163,7 @@ def test_a_frozen_worker_holds_its_leader_up_until_it_goes_on(stack: ExitStack, 
     leader = shard(stack, port, 0, 2, "--tokens-per-s", "50")
     worker = shard(stack, port, 1, 2)
     body = {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "stream": True}
-    with http.stream("POST", f"{leader.url()}/v1/completions", json=body, timeout=30) as stream:
+    with http.stream("POST", f"{leader.url()}/v1/completions", json=body, timeout=90) as stream:
         pieces = stream.iter_bytes()
         next(pieces)
         worker.process.send_signal(signal.SIGSTOP)

@@ -18,7 +18,7 @@ def fault(*words: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "llmgw", "sim", "fault", *words],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=90,
         check=False,
     )
 

@@ -43,7 +43,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def smi(node: SimulatedHardware, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([node.nvidia_smi, *args], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([node.nvidia_smi, *args], capture_output=True, text=True, timeout=150, check=False)
 
 
 def used_mib(node: SimulatedHardware) -> list[int | None]:
@@ -102,7 +102,7 @@ def test_nvidia_smi_works_from_any_directory_and_through_a_link(node: SimulatedH
     link = tmp_path / "nvidia-smi"
     link.symlink_to(node.nvidia_smi)
     for program in (link, node.nvidia_smi):
-        result = subprocess.run([program, "-L"], cwd="/", capture_output=True, text=True, timeout=60, check=True)
+        result = subprocess.run([program, "-L"], cwd="/", capture_output=True, text=True, timeout=150, check=True)
         assert len(result.stdout.splitlines()) == 4
 
 

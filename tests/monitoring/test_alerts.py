@@ -133,7 +133,7 @@ needs_promtool = pytest.mark.skipif(
 @needs_promtool
 def test_promtool_takes_both_files() -> None:
     for arguments in (["check", "rules", "alerts.yml"], ["check", "config", "prometheus.yml"]):
-        done = subprocess.run(["promtool", *arguments], cwd=EXAMPLES, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["promtool", *arguments], cwd=EXAMPLES, capture_output=True, text=True, timeout=150)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -249,6 +249,6 @@ def test_alerts_fire_when_they_should_and_only_then(
     }
     (tmp_path / "test.yml").write_text(yaml.safe_dump(test))
     done = subprocess.run(
-        ["promtool", "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        ["promtool", "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=150
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -201,7 +201,7 @@ class Machine:
         """`llmgw onboard-node` as a process, through the `ssh` of the tests; --wait 0 unless `options` say."""
         command = [sys.executable, "-m", "llmgw", "onboard-node", *self.arguments(pki, options, real=real)]
         return subprocess.run(
-            command, env=self.env(**env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=110
+            command, env=self.env(**env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=270
         )
 
     def onboard_here(self, pki: Path, *options: str, **env: str) -> Done:

@@ -128,7 +128,7 @@ def test_a_dry_run_prints_the_commands_that_a_run_runs_and_changes_nothing(host:
 def test_the_script_of_a_dry_run_makes_the_same_vm(host: ProxmoxHost) -> None:
     script = host.run("--dry-run").stdout
     done = subprocess.run(
-        ["sh", "-e"], input=script, env=host.environment(), capture_output=True, text=True, timeout=30
+        ["sh", "-e"], input=script, env=host.environment(), capture_output=True, text=True, timeout=90
     )
     assert done.returncode == 0, done.stderr
     by_hand = host.config()
@@ -192,7 +192,7 @@ def test_something_that_is_no_ssh_server_is_not_taken_for_one(host: ProxmoxHost)
         connection, _ = listener.accept()
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         connection.close()
-        _, stderr = running.communicate(timeout=30)
+        _, stderr = running.communicate(timeout=90)
     assert running.returncode == 1
     assert "No ssh server answers" in stderr
 
@@ -205,7 +205,7 @@ def test_a_run_that_is_ended_while_it_imports_leaves_nothing(host: ProxmoxHost, 
     wait_until((host.folder / "hanging").exists)
     assert (host.configs / "105.conf").exists()
     running.send_signal(number)
-    _, stderr = running.communicate(timeout=30)
+    _, stderr = running.communicate(timeout=90)
     assert running.returncode == (130 if number == signal.SIGINT else 128 + number)
     assert "removing VM 105" in stderr
     assert "Traceback" not in stderr
@@ -221,7 +221,7 @@ def test_a_run_that_is_ended_while_the_vm_is_made_waits_for_that_and_removes_it(
     running.send_signal(signal.SIGINT)  # an impatient second time
     assert not host.calls("qm", "destroy")
     (host.folder / "go").write_text("")
-    running.communicate(timeout=30)
+    running.communicate(timeout=90)
     assert running.returncode == 130
     assert host.calls("qm", "destroy")
     assert host.state() == before
@@ -233,7 +233,7 @@ def test_a_run_that_is_ended_while_it_waits_for_ssh_leaves_nothing(host: Proxmox
     running = host.start()
     wait_until(lambda: (host.folder / "running/105").exists())
     running.send_signal(signal.SIGINT)
-    running.communicate(timeout=30)
+    running.communicate(timeout=90)
     assert host.calls("qm", "stop")
     assert host.state() == before
 
@@ -270,7 +270,7 @@ def test_a_copy_that_ends_slowly_is_waited_for_before_its_disk_is_removed(host: 
     running = host.start()
     wait_until((host.folder / "hanging").exists)
     running.send_signal(signal.SIGTERM)
-    _, stderr = running.communicate(timeout=30)
+    _, stderr = running.communicate(timeout=90)
     assert "left over" not in stderr
     assert not (host.folder / "copying").exists()
     assert len(host.calls("qm", "destroy")) == 1
@@ -304,7 +304,7 @@ def test_a_disk_that_an_ended_import_left_is_removed_too(host: ProxmoxHost) -> N
     wait_until((host.folder / "hanging").exists)
     stray.write_text("1")
     running.send_signal(signal.SIGTERM)
-    running.communicate(timeout=30)
+    running.communicate(timeout=90)
     assert host.state() == before
 
 
@@ -366,8 +366,8 @@ def test_two_runs_for_one_device_do_not_both_get_it(host: ProxmoxHost) -> None:
         text=True,
     )
     (host.folder / "go").write_text("")
-    assert first.wait(timeout=30) == 0
-    _, stderr = second.communicate(timeout=30)
+    assert first.wait(timeout=90) == 0
+    _, stderr = second.communicate(timeout=90)
     assert second.returncode == 1
     assert "0000:41:00.0 belongs to VM 105 (node05) on pve1 already" in stderr
     assert not (host.configs / "106.conf").exists()
@@ -385,7 +385,7 @@ def test_an_address_that_is_taken_while_the_image_is_verified_is_seen_again(host
     assert holder.stdin is not None
     holder.stdin.close()
     holder.wait(timeout=40)
-    _, stderr = running.communicate(timeout=30)
+    _, stderr = running.communicate(timeout=90)
     assert running.returncode == 1
     assert "the address belongs to VM 300 (faster) on pve2" in stderr
     assert not host.changes()
@@ -402,7 +402,7 @@ def test_a_disk_of_that_number_that_came_meanwhile_is_seen_and_not_touched(host:
     assert holder.stdin is not None
     holder.stdin.close()
     holder.wait(timeout=40)
-    _, stderr = running.communicate(timeout=30)
+    _, stderr = running.communicate(timeout=90)
     assert "disks of that number are left over" in stderr
     assert (host.folder / "volumes/local-lvm/vm-105-disk-0").read_text() == "somebody's"
     assert not host.changes()
@@ -452,6 +452,6 @@ def test_the_script_of_its_own_name_is_the_same_command(host: ProxmoxHost) -> No
         env=host.environment(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=90,
     )
     assert "Usage: llmgw provision-node" in done.stdout

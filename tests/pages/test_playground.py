@@ -342,7 +342,7 @@ def test_a_session_that_ends_ends_what_was_asked_in_it(
     def chat() -> None:
         # As whoever has a copy of the cookie asks.
         with httpx.Client(base_url=visitor.url, trust_env=False, cookies=dict(visitor.http.cookies)) as other:
-            answer = other.post(CHAT, json=BODY, headers={"x-csrf-token": word}, timeout=30)
+            answer = other.post(CHAT, json=BODY, headers={"x-csrf-token": word}, timeout=90)
             told.append((answer.status_code, answer.text))
 
     asking = threading.Thread(target=chat, daemon=True)

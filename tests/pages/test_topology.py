@@ -25,7 +25,7 @@ AUTH = {"authorization": f"Bearer {TOKEN}"}
 
 
 def get(served: ServedAdmin, path: str, **headers: str) -> httpx.Response:
-    return httpx.get(served.url + path, headers={**AUTH, **headers}, trust_env=False, timeout=30)
+    return httpx.get(served.url + path, headers={**AUTH, **headers}, trust_env=False, timeout=90)
 
 
 def topology(served: ServedAdmin, query: str = "", name: str = "ib-a") -> dict[str, Any]:

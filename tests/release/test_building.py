@@ -41,7 +41,7 @@ def make_single(folder: Path, *, glibc: str = "2.17", machine: str = MACHINE) ->
 def run(*argv: str | Path, **env: str | Path) -> subprocess.CompletedProcess[str]:
     given = {"PATH": os.environ["PATH"], **{name: str(value) for name, value in env.items()}}
     return subprocess.run(
-        list(map(str, argv)), capture_output=True, text=True, timeout=60, check=False, env=given
+        list(map(str, argv)), capture_output=True, text=True, timeout=150, check=False, env=given
     )
 
 

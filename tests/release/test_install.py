@@ -28,7 +28,7 @@ def sh(*arguments: str | Path, path: str | None = None, env: dict[str, str] | No
         input=script(),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=270,
         check=False,
         env={"PATH": path or os.environ["PATH"], "LC_ALL": "C", **(env or {})},
     )

@@ -59,7 +59,7 @@ def test_systemd_takes_every_unit(tmp_path: Path) -> None:
         place.parent.mkdir()
         place.write_text(text.replace(PROGRAM, "/bin/true"))
     paths = [str(tmp_path / name) for name in UNIT_NAMES]
-    done = subprocess.run([analyze, "verify", *paths], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([analyze, "verify", *paths], capture_output=True, text=True, timeout=150, check=False)
     said = [line for line in done.stderr.splitlines() if "llmgw" in line]
     assert not said, done.stderr
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from llmgw.messages.routes import RouterShare
+from tests.patience import PATIENCE
 from tests.router.support import Fleet, RouterProcess, fleet_of
 
 Scenario = Callable[[Fleet], Awaitable[None]]
@@ -30,7 +31,7 @@ def play(router: RouterProcess) -> Callable[[Scenario], None]:
 
     def run(scenario: Scenario) -> None:
         async def main() -> None:
-            async with asyncio.timeout(30), fleet_of(router) as fleet:
+            async with asyncio.timeout(30 * PATIENCE), fleet_of(router) as fleet:
                 fleet.link.send_share(RouterShare(workers=1))  # whatever an earlier test had divided
                 await scenario(fleet)
 

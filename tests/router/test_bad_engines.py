@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.router.support import EVENT_STREAM, Fleet, Script, model, plain, post, raw
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -102,7 +103,7 @@ def test_an_engine_that_begins_and_then_says_nothing_is_given_up_in_time(play, h
         assert answer.status == 504
         assert "no byte of an answer within 0.3 s" in json.loads(answer.body)["error"]["message"]
         assert time.monotonic() - started_at < 3
-        await asyncio.wait_for(engine.requests[0].closed.wait(), 5)
+        await asyncio.wait_for(engine.requests[0].closed.wait(), 5 * PATIENCE)
 
     play(scenario)
 
@@ -160,7 +161,7 @@ def test_bytes_behind_an_answer_are_nobodys_answer(play) -> None:
         for _ in range(3):
             client.send(post())
             assert (await client.answer()).body == b"good"
-            await asyncio.wait_for(engine.requests[-1].closed.wait(), 5)
+            await asyncio.wait_for(engine.requests[-1].closed.wait(), 5 * PATIENCE)
 
     play(scenario)
 

@@ -16,6 +16,7 @@ import pytest
 
 from llmgw.pki.authority import Authority
 from llmgw.pki.files import install_pair
+from tests.patience import PATIENCE
 from tests.router.support import (
     EVENT_STREAM,
     Client,
@@ -199,7 +200,7 @@ def test_a_client_that_leaves_ends_its_engines_work(over_tls, pair) -> None:
                 client.send(post())
                 await until(lambda count=number: len(engine.requests) > count, "the engine has the request")
                 client.writer.close() if leave == "close" else client.writer.transport.abort()
-                await asyncio.wait_for(engine.requests[number].closed.wait(), 5)
+                await asyncio.wait_for(engine.requests[number].closed.wait(), 5 * PATIENCE)
             await until(lambda: [o.status for o in fleet.outcomes] == [499, 499], "both are counted")
 
     asyncio.run(main())

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.router.support import EVENT_STREAM, Fleet, Seen, chunk, hang, plain, post, until
 
 CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\n" + EVENT_STREAM + b"transfer-encoding: chunked\r\n\r\n"
@@ -42,7 +43,7 @@ def test_a_stream_that_stands_still_ends_with_an_error_event(play, part: bytes) 
         error = last_error(answer.body)
         assert error["code"] == "stream_broken"
         assert "the engine m-0 sent nothing more within 0.3 s" in error["message"]
-        await asyncio.wait_for(engine.requests[0].closed.wait(), 5)
+        await asyncio.wait_for(engine.requests[0].closed.wait(), 5 * PATIENCE)
         outcome = await fleet.outcome()
         assert (outcome.status, outcome.retries) == (502, 0)
 
@@ -112,7 +113,7 @@ def test_a_request_that_takes_too_long_is_refused_without_trying_another_engine(
         assert "0.4 s" in error["message"]
         assert sum(len(engine.requests) for engine in engines) == 1
         asked = next(engine for engine in engines if engine.requests)
-        await asyncio.wait_for(asked.requests[0].closed.wait(), 5)
+        await asyncio.wait_for(asked.requests[0].closed.wait(), 5 * PATIENCE)
         await until(lambda: not fleet.in_flight, "nothing is in flight")
         outcome = await fleet.outcome()
         assert (outcome.status, outcome.retries) == (504, 0)

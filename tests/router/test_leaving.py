@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.router.support import EVENT_STREAM, Fleet, Seen, chunk, fleet_of, hang, model, plain, post, until
 
 STREAM = b'{"model":"m","stream":true}'
@@ -24,7 +25,7 @@ def test_before_the_first_byte(play, body: bytes, how: str) -> None:
         await until(lambda: engine.requests, "the engine has the request")
         left_at = time.monotonic()
         client.writer.close() if how == "close" else client.writer.transport.abort()
-        await asyncio.wait_for(engine.requests[0].closed.wait(), 5)
+        await asyncio.wait_for(engine.requests[0].closed.wait(), 5 * PATIENCE)
         assert time.monotonic() - left_at < 1
         outcome = await fleet.outcome()
         assert (outcome.status, outcome.endpoint) == (499, "m-0")
@@ -51,7 +52,7 @@ def test_in_the_middle_of_a_stream(play) -> None:
         await client.head()
         await client.reader.readexactly(20)
         client.writer.close()
-        await asyncio.wait_for(engine.requests[0].closed.wait(), 5)
+        await asyncio.wait_for(engine.requests[0].closed.wait(), 5 * PATIENCE)
         outcome = await fleet.outcome()
         assert outcome.status == 499
         assert outcome.first_byte_s is not None
@@ -82,7 +83,7 @@ async def leave_many(fleet: Fleet, times: int, at_once: int = 10) -> dict[str, l
         client = await fleet.client()
         body = b'{"model":"m"}' if phase == "not streamed" else STREAM
         client.send(post(body, headers=b"x-phase: %b\r\n" % name.encode()))
-        await asyncio.wait_for(asked[name].wait(), 5)
+        await asyncio.wait_for(asked[name].wait(), 5 * PATIENCE)
         if phase == "mid-stream":
             await client.reader.readuntil(b"data: x\n\n")
         left_at = time.monotonic()
@@ -142,7 +143,7 @@ def test_an_engine_that_writes_to_nobody_does_not_hurt_the_next_request(play) ->
         client.send(post())
         await until(lambda: engine.requests, "the engine has the request")
         client.writer.close()
-        await asyncio.wait_for(engine.requests[0].closed.wait(), 5)
+        await asyncio.wait_for(engine.requests[0].closed.wait(), 5 * PATIENCE)
         engine.script = plain(b"good")
         assert (await fleet.ask(post())).body == b"good"
 

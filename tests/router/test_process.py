@@ -18,6 +18,7 @@ from llmgw.config.listeners import ListenError, bound_address, open_listener
 from llmgw.config.server import ServerConfig
 from llmgw.router import main as router_main
 from llmgw.server.router_process import start_router
+from tests.patience import PATIENCE
 from tests.router.support import PROGRAM, Client, Fleet, fleet_of, hang, plain, post, until
 
 
@@ -167,7 +168,7 @@ def test_a_drain_has_an_end(new_router, again: bool) -> None:
             if again:
                 router.process.send_signal(signal.SIGTERM)
             await until(lambda: router.process.poll() == 0, "it has ended")
-            await asyncio.wait_for(engine.requests[0].closed.wait(), 5)
+            await asyncio.wait_for(engine.requests[0].closed.wait(), 5 * PATIENCE)
 
     asyncio.run(main())
 
@@ -357,7 +358,7 @@ def test_without_uvloop_the_standard_loop_serves(new_router) -> None:
             client.send(post())
             await until(lambda: len(engine.requests) == 2, "the engine has the request")
             client.close()
-            await asyncio.wait_for(engine.requests[1].closed.wait(), 5)
+            await asyncio.wait_for(engine.requests[1].closed.wait(), 5 * PATIENCE)
             router.process.send_signal(signal.SIGTERM)
             await until(lambda: router.process.poll() == 0, "it has ended")
 

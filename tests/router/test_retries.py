@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from llmgw.messages.routes import ModelRoute
+from tests.patience import PATIENCE
 from tests.router.support import EVENT_STREAM, Fleet, chunk, hang, model, plain, post, raw, until
 
 CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\n" + EVENT_STREAM + b"transfer-encoding: chunked\r\n\r\n"
@@ -218,7 +219,7 @@ def test_an_engine_that_gives_no_byte_in_time_is_left_for_another(play) -> None:
     async def scenario(fleet: Fleet) -> None:
         stuck, _ = await fleet.serve(hang, plain(b"good"), first_byte_timeout_s=0.2)
         await ask_until_tried(fleet, lambda: stuck.requests)
-        await asyncio.wait_for(stuck.requests[0].closed.wait(), 5)
+        await asyncio.wait_for(stuck.requests[0].closed.wait(), 5 * PATIENCE)
 
     play(scenario)
 

@@ -198,7 +198,7 @@ LOG_REMOVED = """
 @on_a_loop
 async def test_a_log_removed_under_the_store_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     process = start(LOG_REMOVED, tmp_path)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=90)
     assert process.returncode == 0, err
     assert "Traceback" not in out + err
     store = await Store.open(tmp_path, 4.0)

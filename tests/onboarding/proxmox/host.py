@@ -203,7 +203,7 @@ class ProxmoxHost:
             env=self.environment(**environment),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
         )
 
     def refusal(self, *more: str, **options: Any) -> str:
