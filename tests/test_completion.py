@@ -67,6 +67,22 @@ def test_completion_is_installed_where_the_shell_looks(home: Path, shell: str) -
         assert str(script.parent.name) in (home / startup).read_text()
 
 
+def test_another_shells_name_is_refused_and_nothing_is_installed(home: Path) -> None:
+    # It was left unread, and the completion of the shell here was installed.
+    done = subprocess.run(
+        [BASH, "-c", "llmgw --install-completion zsh; exit $?"],
+        env=environment(home),
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--install-completion takes no 'zsh'" in done.stderr
+    assert sorted(path.name for path in home.iterdir()) == ["bin"]
+
+
 def test_bash_completes_commands_and_their_options(home: Path) -> None:
     script = installed(home, "bash")
 

@@ -24,9 +24,9 @@ def agent(
     """
     from llmgw.cli.logs import set_up_logs
     from llmgw.cli.unit_exit import reading_configuration
-    from llmgw.config.load import load_agent_config
+    from llmgw.config.load import first_there, load_agent_config
 
-    path = config or next((path for path in DEFAULT_PATHS if path.exists()), None)
+    path = config or first_there(DEFAULT_PATHS)
     with reading_configuration(os.environ):
         loaded = load_agent_config(path, os.environ)
     if check:

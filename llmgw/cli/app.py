@@ -121,9 +121,18 @@ def _run() -> None:
     if "_LLMGW_COMPLETE" in os.environ:
         command.main(prog_name="llmgw")
         return
+    _refuse_a_named_shell(sys.argv[1:])
     # Not command.main(): it takes every EPIPE for a closed stdout, and a server has other pipes.
     with command.make_context("llmgw", sys.argv[1:]) as context:
         command.invoke(context)
+
+
+def _refuse_a_named_shell(words: list[str]) -> None:
+    """Typer takes the shell that it runs in, and would leave another's name unread."""
+    if len(words) > 1 and words[0] in ("--install-completion", "--show-completion"):
+        raise typer.BadParameter(
+            f"{words[0]} takes no {words[1]!r}: it is for the shell that it is typed in; type it there, alone"
+        )
 
 
 def _imported(name: str, lazy: LazyCommand) -> Any:

@@ -39,11 +39,11 @@ def doctor(
     Changes nothing and needs no running agent; run it as the agent's user. Without any agent.yaml, --nvidia-smi
     and --ib-root check the hardware alone. Exit 0: nothing found, 1: warnings, 2: errors.
     """
-    from llmgw.config.load import load_agent_config
+    from llmgw.config.load import first_there, load_agent_config
     from llmgw.doctor.checks import CHECKS
     from llmgw.doctor.examine import examine, examine_hardware
 
-    path = config or next((path for path in DEFAULT_PATHS if path.exists()), None)
+    path = config or first_there(DEFAULT_PATHS)
     discovery = {"nvidia_smi": nvidia_smi, "ib_root": str(ib_root.absolute()) if ib_root is not None else None}
     named = {key: value for key, value in discovery.items() if value is not None}
 

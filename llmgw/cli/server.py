@@ -64,7 +64,9 @@ def server(
 
 def default_path() -> Path | None:
     """The configuration that a server has which was told none."""
-    return next((path for path in DEFAULT_PATHS if path.exists()), None)
+    from llmgw.config.load import first_there
+
+    return first_there(DEFAULT_PATHS)
 
 
 app.command("install")(install)

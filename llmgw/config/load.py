@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +34,22 @@ class CatalogFile:
 
     catalog: Catalog
     ignored: tuple[str, ...] = ()
+
+
+def first_there(paths: Iterable[Path]) -> Path | None:
+    """The first of some default places that has a file, or may have one that this user may not look at.
+
+    Reading that one says so then, where the next, or none, would be another configuration. The folder that this
+    user stands in, and may not enter, has none for them.
+    """
+    for path in paths:
+        try:
+            if path.exists():
+                return path
+        except PermissionError:
+            if path.is_absolute():
+                return path
+    return None
 
 
 def load_server_config(path: Path | None, environ: Mapping[str, str]) -> ServerConfig:

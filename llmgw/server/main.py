@@ -35,7 +35,7 @@ from llmgw.server.admin_file import write_admin_file
 from llmgw.server.agents_api import AgentsApi
 from llmgw.server.asgi import AsgiServer, serve_asgi
 from llmgw.server.backend import Backend
-from llmgw.server.catalogs import ruling_catalog, static_endpoints
+from llmgw.server.catalogs import CatalogError, ruling_catalog, static_endpoints
 from llmgw.server.context_lengths import ContextLengths
 from llmgw.server.deciding import decide
 from llmgw.server.fabrics.watch import FabricWatch
@@ -115,7 +115,7 @@ class _ControlProcess:
             self._client_certificate = ListenerCertificate(config.tls.cert, config.tls.key, names)
         routers.claim()
         revision, catalog, differs = await ruling_catalog(store, config.catalog, time.time())
-        if differs is not None:
+        if differs is not None and "models" in config.model_fields_set:
             log.warning(differs)
         own_key = OwnKey.made()
         hub = Hub(
@@ -359,7 +359,13 @@ class _ControlProcess:
             subject="catalog",
         )
         try:
-            catalog = load_server_config(self._config_path, os.environ).catalog
+            loaded = load_server_config(self._config_path, os.environ)
+            if "models" not in loaded.model_fields_set:
+                raise CatalogError(
+                    f"{self._config_path or 'the configuration'} does not say `models:`, so there are none to "
+                    "take; `models: []` says that there should be none"
+                )
+            catalog = loaded.catalog
             number = await backend.catalog.change(lambda _: catalog, SIGHUP, "models of the configuration")
         except (SentenceError, AdminError) as error:
             audit(status=409, message=str(error))

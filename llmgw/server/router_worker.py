@@ -89,6 +89,14 @@ class Worker:
         self.spans_sent += before.spans_sent
         self.spans_dropped += before.spans_dropped
 
+    def begin_anew(self) -> None:
+        """Another process has the name, and greets: nothing that holds for the one before holds for it."""
+        self.leaving = False
+        self.in_flight = 0
+        self.key_parts = {}
+        if self.process is not None and self.process.poll() is not None:
+            self.process = None
+
     def follow(self) -> None:
         """Talk to it from now on."""
         self._task = asyncio.create_task(self.link.run(), name=f"link to {self.name}")

@@ -337,7 +337,10 @@ class Routers:
         if self._wanted:
             self._listeners.adopt(worker.link.take_listeners())
         if worker.router_id is not None and worker.router_id != hello.router_id:
+            # A unit that was restarted has another process before anybody saw that the first had ended.
             hub.router_gone(worker.router_id)
+            self._shares.left(worker.name)
+            worker.begin_anew()
         worker.router_id = hello.router_id
         hub.router_connected(hello.router_id)
         if hello.software_version == llmgw.__version__:

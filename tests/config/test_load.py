@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmgw.config.errors import ConfigError, SentenceError
-from llmgw.config.load import load_agent_config, load_server_config
+from llmgw.config.load import first_there, load_agent_config, load_server_config
 
 Refuse = Callable[..., str]
 
@@ -48,6 +48,22 @@ def test_the_server_needs_no_file() -> None:
     config = load_server_config(None, {})
     assert config.listen == "127.0.0.1:8080"
     assert config.models == []
+
+
+def test_a_folder_that_its_user_may_not_enter_has_no_configuration_and_a_default_place_that_is_closed_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # `sudo -u llmgw llmgw server backup FILE` in root's folder was a defect with a traceback.
+    def exists(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    closed = tmp_path / "etc" / "server.yaml"
+    there = tmp_path / "server.yaml"
+    there.touch()
+    assert first_there([Path("server.yaml"), closed, there]) == there
+    monkeypatch.setattr(Path, "exists", exists)
+    assert first_there([Path("server.yaml"), closed, there]) == closed
+    assert first_there([Path("server.yaml")]) is None
 
 
 def test_an_agent_without_a_server_is_told_both_ways_to_name_it() -> None:

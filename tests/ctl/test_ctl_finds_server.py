@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from llmgw.cli.ctl.find import FindError, find_local
 from tests.ctl.run_ctl import ctl, sentence_of
 from tests.ctl.scripted import TOKEN, ScriptedBackend, ServedAdmin
 from tests.ports import free_port
@@ -40,6 +41,17 @@ def test_a_named_state_folder_wins_and_must_hold_a_server(served: ServedAdmin, t
     write_admin_file(tmp_path / "elsewhere", served.url)
     assert "ib-a" in ctl("fabrics", home=tmp_path, LLMGW_STATE=str(tmp_path / "elsewhere")).stdout
     assert "has its server started?" in sentence_of(ctl("fabrics", home=tmp_path, LLMGW_STATE="nowhere"))
+
+
+def test_in_a_folder_that_its_user_may_not_enter_no_server_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # `sudo -u llmgw llmgw ctl status` in root's folder did not come to the server that there was.
+    write_admin_file(tmp_path / "llmgw-state", "http://127.0.0.1:1")
+    assert find_local({}, tmp_path, tmp_path / "home")[1]["url"] == "http://127.0.0.1:1"
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(FindError, match="no server was found on this host"):
+        find_local({}, tmp_path, tmp_path / "home")
 
 
 def test_a_running_demo_is_found_and_a_dead_one_is_not(served: ServedAdmin, tmp_path: Path) -> None:

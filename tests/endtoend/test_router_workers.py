@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from llmgw.config.listeners import open_listener
+from llmgw.messages.router_files import RouterFiles, worker_name
 from llmgw.messages.routes import RouteTable
 from llmgw.sim.load import Load
 from llmgw.sim.scenarios.judge import Judge
@@ -325,6 +326,13 @@ def test_routers_that_are_units_are_found_and_left_alone(start: Callable[..., An
                 running.wait_serving()
                 until(lambda: set(pids(running)) == {"router-0", "router-1"}, 20, running.log)
                 clients.serve()
+                # A restart of which the server sees only that another has the name.
+                running.process.process.send_signal(signal.SIGSTOP)
+                units.end(0)
+                units.start(0)
+                until(lambda: units.has_lock(0), 20, running.log)
+                running.process.process.send_signal(signal.SIGCONT)
+                until(lambda: serving(running) == units.pids(), 20, running.log)
                 running.process.process.terminate()
                 running.process.process.wait(20)
                 clients.serve()
@@ -378,6 +386,10 @@ class Units:
     def end(self, instance: int) -> None:
         self._processes[instance].terminate()
         assert self._processes.pop(instance).wait(20) == 0
+
+    def has_lock(self, instance: int) -> bool:
+        lock = RouterFiles(self._running.state, worker_name(instance)).lock
+        return lock.read_text().strip() == str(self._processes[instance].pid)
 
     def pids(self) -> set[int]:
         return {process.pid for process in self._processes.values()}

@@ -47,6 +47,12 @@ def test_a_server_tells_of_its_life_and_its_routers_do_not_speak_for_it(tmp_path
             assert [m for m in systemd.said if "RELOADING" in m or "READY" in m][1].keys() >= {"RELOADING"}
             until(lambda: systemd.status.startswith("1 model on"), 20, lambda: systemd.status)
 
+            # A file without `models:` is that of somebody who applies catalogs, not of one who wants no models.
+            config.write_text(yaml.safe_dump(settings))
+            server.process.process.send_signal(signal.SIGHUP)
+            until(lambda: f"{config} does not say `models:`" in server.log(), 20, server.log)
+            assert [model["name"] for model in server.get("catalog")["models"]] == ["there"]
+
             server.process.process.terminate()
             server.process.process.wait(20)
             assert systemd.count("STOPPING") == 1

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.lab.machines import needs
+from tests.lab.operator import picture
 from tests.lab.real_fabric import missing
 from tests.lab.site import Site
+
+_FIRST_FAILED = pytest.StashKey[str]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where tests go on from each other, tell how the lab is when one fails: what is left of it is taken away."""
+    report = yield
+    goes_on = item.get_closest_marker("goes_on")
+    if goes_on and report.failed and call.when == "call" and item.parent is not None:
+        item.parent.stash.setdefault(_FIRST_FAILED, item.name)
+        report.sections.append(("the lab", picture()))
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Of tests that go on from one that failed, none is tried."""
+    if item.get_closest_marker("goes_on") and item.parent is not None:
+        failed = item.parent.stash.get(_FIRST_FAILED, None)
+        if failed is not None:
+            pytest.skip(f"goes on from {failed}, which failed")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -9,6 +9,7 @@ import shlex
 import socket
 import subprocess
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,10 +21,10 @@ import httpx
 from llmgw.config.addresses import join_host_port
 from llmgw.sim.load import Load
 from tests.lab.machines import lab
-from tests.lab.machines.machine import ssh_command
+from tests.lab.machines.machine import is_on, ssh_command
 from tests.lab.machines.places import FLEET, HARDWARE, SERVER
 from tests.lab.machines.processes import pids_in
-from tests.lab.real_fabric import wait_for
+from tests.lab.real_fabric import LOOK_EVERY_S, WAIT_S, wait_for
 from tests.ports import free_port
 
 AGENTS = "https://server.internal:8443"
@@ -111,6 +112,36 @@ def gpus_used_twice(node: str) -> list[str]:
     return [uuid for uuid, count in Counter(uuid for uuid, _ in holders).items() if count > 1]
 
 
+def is_at_work(node: str) -> bool:
+    """Whether a run of `onboard-node` has the node to itself."""
+    return on(node, "flock -n /run/llmgw-onboard.lock true", code=None).code == 1
+
+
+def picture() -> str:
+    """All that may say why something in the lab is not as it should be."""
+    parts = [f"load of this machine: {Path('/proc/loadavg').read_text()}"]
+    commands = [
+        (name, "journalctl -t llmgw -t systemd -n 60 -o short-precise --no-pager --quiet") for name in FLEET
+    ]
+    commands += [(SERVER, f"llmgw ctl {words}") for words in ("nodes", "replicas", "history --limit 60")]
+    for name, command in commands:
+        if not is_on(FLEET[name]):
+            continue
+        try:
+            done = subprocess.run(
+                ssh_command(name, f"NO_COLOR=1 COLUMNS=200 {command}"),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=20,
+                check=False,
+            )
+            parts.append(f"==== {name}: {command}\n{done.stdout}{done.stderr}")
+        except subprocess.TimeoutExpired:
+            parts.append(f"==== {name}: {command}\nno answer")
+    return "\n".join(parts)
+
+
 def main_pid(name: str, unit: str) -> int:
     """The process of a unit; 0 while it has none."""
     return int(on(name, f"systemctl show --property=MainPID --value {unit}").out)
@@ -132,24 +163,37 @@ class Fleet:
         self._tunnel.wait()
 
     def get(self, path: str) -> Any:
-        """A GET of the admin API; None while nobody answers."""
-        try:
-            token = json.loads((FLEET[SERVER].root / "var/lib/llmgw/admin.json").read_text())["token"]
-            answer = self._admin.get(f"/api/v1/{path}", headers={"authorization": f"Bearer {token}"})
-            answer.raise_for_status()
-        except (OSError, httpx.HTTPError):
-            return None
-        return answer.json()
+        """A GET of the admin API, once it answers: a server that is restarted is waited for."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                token = json.loads((FLEET[SERVER].root / "var/lib/llmgw/admin.json").read_text())["token"]
+                answer = self._admin.get(f"/api/v1/{path}", headers={"authorization": f"Bearer {token}"})
+                answer.raise_for_status()
+                return answer.json()
+            except (OSError, ValueError, httpx.HTTPError) as error:
+                why = error
+            if time.monotonic() > deadline:
+                raise AssertionError(f"no {path} from the server within {WAIT_S:g} s: {why!r}")
+            time.sleep(LOOK_EVERY_S)
 
     def node(self, node: str) -> dict[str, Any]:
-        found: dict[str, Any] = next((one for one in self.get("nodes") or [] if one["node_id"] == node), {})
+        """What the server says of a node; empty where it knows none of that name."""
+        found: dict[str, Any] = next((one for one in self.get("nodes") if one["node_id"] == node), {})
         return found
+
+    def wait_state(self, node: str, state: str) -> None:
+        """Wait until the server says so of a node."""
+        wait_for(lambda: self.node(node).get("state") == state, f"{node} is {state}")
+
+    def fabric(self, name: str) -> dict[str, Any]:
+        """What the server knows of a fabric that it knows."""
+        [found] = [one for one in self.get("fabrics") if one["name"] == name]
+        return dict(found)
 
     def ready(self, model: str | None = None) -> list[dict[str, Any]]:
         """The ready replicas of a model, or all."""
-        return [
-            one for one in self.get("replicas") or [] if one["state"] == "ready" and model in (None, one["model"])
-        ]
+        return [one for one in self.get("replicas") if one["state"] == "ready" and model in (None, one["model"])]
 
     def nodes_of(self, model: str) -> list[list[str]]:
         """The nodes of each ready replica."""
@@ -158,16 +202,19 @@ class Fleet:
     def replica_ids(self) -> set[str]:
         return {one["replica_id"] for one in self.ready()}
 
-    def wait_ready(self, big: int = 2, small: int = 2, timeout_s: float = 60) -> None:
+    def wait_ready(self, big: int = 2, small: int = 2) -> None:
         wait_for(
             lambda: (len(self.ready("demo/big")), len(self.ready("demo/small"))) == (big, small),
             f"{big} and {small} replicas are ready",
-            timeout_s,
         )
+
+    def wait_big_on(self, *places: list[str]) -> None:
+        """Wait until the replicas of two nodes are on these nodes, and no other is ready."""
+        wait_for(lambda: self.nodes_of("demo/big") == list(places), f"the replicas of demo/big are on {places}")
 
     def history(self, subject: str) -> list[str]:
         """The events of a subject, the oldest first."""
-        return [item["event"] for item in reversed(self.get(f"history?subject={subject}&limit=500") or [])]
+        return [item["event"] for item in reversed(self.get(f"history?subject={subject}&limit=500"))]
 
     @contextmanager
     def load(self) -> Iterator[Load]:
@@ -184,7 +231,7 @@ class Fleet:
                 if result is not None:
                     await result
 
-            asyncio.run_coroutine_threadsafe(call(), loop).result(90)
+            asyncio.run_coroutine_threadsafe(call(), loop).result(WAIT_S)
 
         run(load.start)
         try:
@@ -198,7 +245,7 @@ class Fleet:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
-        assert not load.failed, load.counts()
+        assert not load.failed, f"{load.failed}\n{load.counts()}"
 
 
 def _listens(port: int) -> bool:

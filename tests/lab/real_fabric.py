@@ -23,7 +23,9 @@ Found = TypeVar("Found")
 
 UMAD2SIM = Path("/usr/lib/x86_64-linux-gnu/umad2sim/libumad2sim.so")
 PROGRAMS = ("opensm", "ibsim", "saquery", "ibnetdiscover")
-WAIT_S = 30.0
+WAIT_S = 90.0
+"""Nothing takes so long, except on a machine that has much else to do."""
+LOOK_EVERY_S = 0.1
 _NUMBERS = itertools.count(1)
 # With its own settings most of a minute passes until a standby notices, with these some 4 s. Of its own accord
 # it looks at nothing: the simulator's library lets no lost question time out, and an OpenSM that asks one that is
@@ -203,14 +205,13 @@ def ask_managers(folder: Path, adapter: str = "mlx5_0") -> Managers:
 def wait_for(
     look: Callable[[], Found], what: str, timeout_s: float = WAIT_S, story: Callable[[], str] = str
 ) -> Found:
-    """What `look` finds, once it finds something; it fails with the story."""
+    """What `look` finds, once it finds something; it fails with what was seen last, and the story."""
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        found = look()
-        if found:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"not within {timeout_s:g} s: {what}\n{story()}")
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}; seen last: {found!r}\n{story()}")
+        time.sleep(LOOK_EVERY_S)
+    return found
 
 
 _LIBC = ctypes.CDLL(None)

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import compileall
 import importlib.metadata as metadata
+import os
 import platform
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -39,25 +42,62 @@ main()
 
 
 class ReleaseFiles:
-    """`wheels` is what a virtual environment is installed from; `folder` holds everything but the interpreter."""
+    """Each is made when it is first asked for, or before, in the background (`begin`)."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, newer: str) -> None:
+        """`newer`: the version of the file that agents are upgraded to."""
         self._place = place
+        self._newer = newer
         self._key = Ed25519PrivateKey.generate()
+        self._making: dict[Callable[[], Path], Future[Path]] = {}
+        # One: they are made of each other.
+        self._pool = ThreadPoolExecutor(max_workers=1)
         place.mkdir(parents=True, exist_ok=True)
-        self._wheel = self._build_wheel()
-        self._needed = list(self._dependencies())
-        self.wheels = self._pack_wheels()
-        self.folder = self._pack_folder(__version__)
+
+    def begin(self) -> None:
+        """Make all of them, in the order in which they are needed, while something else goes on."""
+        for make in (self._pack_wheels, self._pack_folder, self._pack_newer):
+            self._made(make)
 
     @property
     def public_key(self) -> bytes:
         """What the files are verified with."""
         return self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
-    def newer(self, version: str) -> Path:
+    @property
+    def wheels(self) -> Path:
+        """What a virtual environment is installed from."""
+        return self._made(self._pack_wheels).result()
+
+    @property
+    def folder(self) -> Path:
+        """With everything but the interpreter."""
+        return self._made(self._pack_folder).result()
+
+    @property
+    def newer(self) -> Path:
         """The folder's file under another version."""
-        return self._pack_folder(version)
+        return self._made(self._pack_newer).result()
+
+    def _made(self, make: Callable[[], Path]) -> Future[Path]:
+        if make not in self._making:
+            self._making[make] = self._pool.submit(make)
+        return self._making[make]
+
+    @cached_property
+    def _wheel(self) -> Path:
+        return self._build_wheel()
+
+    @cached_property
+    def _needed(self) -> list[metadata.Distribution]:
+        return list(self._dependencies())
+
+    @cached_property
+    def _library(self) -> Path:
+        """What of the folder is the same in every version, but for one line."""
+        library = self._place / "library"
+        self._fill(library)
+        return library
 
     def _build_wheel(self) -> Path:
         built = self._place / "wheel"
@@ -96,16 +136,21 @@ class ReleaseFiles:
             (content / name).write_bytes(data)
         return self._pack(path, content)
 
-    def _pack_folder(self, version: str) -> Path:
+    def _pack_folder(self) -> Path:
+        return self._pack_version(__version__)
+
+    def _pack_newer(self) -> Path:
+        return self._pack_version(self._newer)
+
+    def _pack_version(self, version: str) -> Path:
         path = self._place / name_of(Kind.FOLDER, version, MACHINE)
         content = self._place / path.name.removesuffix(".tar.gz")
-        library = content / "lib"
-        if version == __version__:
-            self._fill(library)
-        else:
-            shutil.copytree(self._place / self.folder.name.removesuffix(".tar.gz") / "lib", library)
-            about = library / "llmgw" / "__init__.py"
-            about.write_text(about.read_text().replace(f'"{__version__}"', f'"{version}"'))
+        shutil.copytree(self._library, content / "lib", copy_function=os.link)
+        if version != __version__:
+            about = content / "lib" / "llmgw" / "__init__.py"
+            text = about.read_text().replace(f'"{__version__}"', f'"{version}"')
+            about.unlink()
+            about.write_text(text)
         (content / "bin").mkdir()
         (content / "bin" / "llmgw").write_text(_PROGRAM)
         (content / "bin" / "llmgw").chmod(0o755)

@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,8 +22,10 @@ from tests.lab.operator import (
     AGENTS,
     CLIENTS_KEY,
     Fleet,
+    Said,
     engines,
     gpus_used_twice,
+    is_at_work,
     llmgw,
     main_pid,
     on,
@@ -34,42 +36,48 @@ from tests.lab.operator import (
 from tests.lab.real_fabric import wait_for
 from tests.lab.release_files import ReleaseFiles
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.goes_on,
+    pytest.mark.timeout(300),
+]
 NODES = ["node01", "node02", "node03", "node04"]
 LOST_AFTER_S, SETTLE_S = 8, 5
 NEWER = "0.1.7"
 # Agents that speak often, so that silence is told from a pause in seconds.
 AGENT_ENV = "LLMGW_AGENT__HEARTBEAT_INTERVAL=1s\nLLMGW_AGENT__RECONNECT_MAX=2s\n"
-MODELS = {
-    "models": [
-        {
-            "name": name,
-            "profiles": [
-                {
-                    "engine": "sim",
-                    "nodes": nodes,
-                    "gpus_per_node": gpus,
-                    "replicas": 2,
-                    "rendezvous_timeout": "30s",
-                    "args": ["--load-s", "0.5", "--tokens-per-s", "100"],
-                }
-            ],
-        }
-        for name, nodes, gpus in (("demo/big", 2, 3), ("demo/small", 1, 1))
-    ]
-}
+AGENT_UNIT = "[Service]\nRestartSec=1s\n"
+RELEASE_KEY = "--release-key /root/release.pub"
+
+
+def models(replicas: int) -> dict[str, Any]:
+    """A catalog with one model on two nodes at a time, and one on one."""
+    return {
+        "models": [
+            {
+                "name": name,
+                "profiles": [
+                    {
+                        "engine": "sim",
+                        "nodes": nodes,
+                        "gpus_per_node": gpus,
+                        "replicas": replicas,
+                        "rendezvous_timeout": "30s",
+                        "args": ["--load-s", "0.5", "--tokens-per-s", "100"],
+                    }
+                ],
+            }
+            for name, nodes, gpus in (("demo/big", 2, 3), ("demo/small", 1, 1))
+        ]
+    }
 
 
 class Lab:
     """The fleet of this module, and the files that its machines are given."""
 
-    def __init__(self, make_files: Callable[[], ReleaseFiles]) -> None:
-        self._make_files = make_files
+    def __init__(self, files: ReleaseFiles) -> None:
+        self.files = files
         self.fleet = Fleet()
-
-    @cached_property
-    def files(self) -> ReleaseFiles:
-        return self._make_files()
 
     def give(self, file: Path) -> str:
         """Copy a file of a release and its signature to the control host; its path there."""
@@ -84,16 +92,16 @@ def lab(needs_machines: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
         pytest.skip(
             "the machines have Debian's Python 3.11, for which another Python cannot pack its installation"
         )
-    place = tmp_path_factory.mktemp("release") / "files"
-    with ThreadPoolExecutor() as pool:
-        # A lab that is gone on with has its program.
-        making = None if machines.status()["up"] else pool.submit(ReleaseFiles, place)
-        with running_lab():
-            made = Lab(making.result if making else lambda: ReleaseFiles(place))
-            try:
-                yield made
-            finally:
-                made.fleet.close()
+    files = ReleaseFiles(tmp_path_factory.mktemp("release") / "files", newer=NEWER)
+    # A lab that is gone on with has its program.
+    if not machines.status()["up"]:
+        files.begin()
+    with running_lab():
+        made = Lab(files)
+        try:
+            yield made
+        finally:
+            made.fleet.close()
 
 
 def test_a_bare_machine_becomes_the_control_host(lab: Lab) -> None:
@@ -115,7 +123,7 @@ def test_the_servers_settings_are_its_operators(lab: Lab) -> None:
     path = FLEET[SERVER].root / "etc/llmgw/server.yaml"
     settings = {
         "liveness": {"settle": f"{SETTLE_S}s", "lost_after": f"{LOST_AFTER_S}s"},
-        "fabrics": {"managers_interval": "1s", "map_interval": "5s"},
+        "fabrics": {"managers_interval": "1s", "map_interval": "2s"},
     }
     path.write_text(path.read_text() + yaml.safe_dump(settings))
     llmgw("server --config /etc/llmgw/server.yaml --check")
@@ -160,31 +168,40 @@ def known_key(remembered: str, name: str) -> str:
     return line.split()[2]
 
 
-def test_a_run_that_was_interrupted_is_completed_by_the_next(lab: Lab) -> None:
+def test_a_run_that_was_killed_leaves_the_node_to_what_it_had_begun(lab: Lab) -> None:
     for name in NODES:
-        on(name, f"mkdir -p /etc/llmgw && printf '{AGENT_ENV}' > /etc/llmgw/agent.env")
+        etc = FLEET[name].root / "etc"
+        (etc / "llmgw").mkdir(exist_ok=True)
+        (etc / "llmgw/agent.env").write_text(AGENT_ENV)
+        (etc / "systemd/system/llmgw-agent.service.d/soon.conf").write_text(AGENT_UNIT)
+    (FLEET[SERVER].root / "root/release.pub").write_bytes(lab.files.public_key)
     command = f"llmgw onboard-node --node node01 --addr {FLEET['node01'].address} --server {AGENTS} --fabric ib-a"
     on(SERVER, f"systemd-run --quiet --collect --unit interrupted {command}")
     wait_for(
         lambda: on("node01", "ls -d /opt/llmgw/.new-*", code=None).code == 0, "the program is being installed"
     )
     on(SERVER, "systemctl kill --signal=KILL interrupted")
-    # What it had begun on the node goes on to its end, and nobody works there at the same time.
-    said = wait_for(
-        lambda: "nother run" not in (again := onboard("node01", code=None)) and again, "it is let in", 120
-    )
-    assert said.code == 0, said
-    assert "its own stays" in said, said
-    assert "node01 is there" in said
-    assert on("node01", "ls -d /opt/llmgw/.new-* /tmp/llmgw* /var/tmp/*llmgw* 2>/dev/null", code=None).out == ""
+    said = onboard("node01", code=1)
+    assert "Another run of onboard-node works on node01" in said, said
 
 
-def test_four_nodes_are_onboarded_with_a_file_of_either_kind(lab: Lab) -> None:
-    options = f"--binary {lab.give(lab.files.folder)} --release-key /root/release.pub"
-    (FLEET[SERVER].root / "root/release.pub").write_bytes(lab.files.public_key)
+def test_four_nodes_are_onboarded_with_files_of_either_kind_and_the_interrupted_run_is_completed(
+    lab: Lab,
+) -> None:
+    file = lab.give(lab.files.folder)
+
+    def bring_in(node: str) -> Said:
+        if node != "node01":
+            return onboard(node, f"--binary {file} {RELEASE_KEY}")
+        wait_for(lambda: not is_at_work(node), "the killed run's installation has ended")
+        return onboard(node, RELEASE_KEY)
+
     with ThreadPoolExecutor() as pool:
-        for said in pool.map(lambda node: onboard(node, options), NODES[1:]):
-            assert "is there: llmgw" in said
+        said = dict(zip(NODES, pool.map(bring_in, NODES), strict=True))
+    for node in NODES:
+        assert f"{node} is there" in said[node], said[node]
+    assert "its own stays" in said["node01"], said["node01"]
+    assert on("node01", "ls -d /opt/llmgw/.new-* /tmp/llmgw* /var/tmp/*llmgw* 2>/dev/null", code=None).out == ""
     table = llmgw("ctl nodes").out
     assert all(f"{node}  ready" in table for node in NODES), table
     for node in NODES:
@@ -203,18 +220,22 @@ def test_four_nodes_are_onboarded_with_a_file_of_either_kind(lab: Lab) -> None:
 
 
 def test_models_are_served_by_replicas_of_two_nodes_one_on_each_fabric(lab: Lab) -> None:
-    # What is mapped is preferred to what is not, and which is first to be mapped is chance.
+    _apply(models(replicas=0))
+    # Where the map has a node is preferred to where it does not yet, and which fabric is mapped first is chance.
     wait_for(
-        lambda: [one["name"] for one in lab.fleet.get("fabrics") or [] if one["map"]] == ["ib-a", "ib-b"],
-        "both fabrics are mapped",
+        lambda: (said := llmgw("ctl explain demo/big")) and "alike" in said and said, "the fabrics are alike"
     )
-    (FLEET[SERVER].root / "root/models.yaml").write_text(yaml.safe_dump(MODELS))
-    llmgw("ctl apply /root/models.yaml --yes")
+    _apply(models(replicas=2))
     lab.fleet.wait_ready()
     assert lab.fleet.nodes_of("demo/big") == [["node01", "node02"], ["node03", "node04"]]
     with lab.fleet.load() as load:
         pass
     assert load.counts()["served"] > 3
+
+
+def _apply(catalog: dict[str, Any]) -> None:
+    (FLEET[SERVER].root / "root/models.yaml").write_text(yaml.safe_dump(catalog))
+    llmgw("ctl apply /root/models.yaml --yes")
 
 
 def test_onboarding_again_changes_nothing_and_engines_go_on(lab: Lab) -> None:
@@ -243,84 +264,94 @@ def test_a_killed_agent_is_started_by_systemd_and_its_engines_are_the_same(lab: 
 
 def test_server_and_routers_are_restarted_under_load_and_nothing_fails(lab: Lab) -> None:
     before = {node: engines(node) for node in NODES}
+    routers = {}
     with lab.fleet.load() as load:
         for unit in ("llmgw-server", "llmgw-router@0", "llmgw-router@1"):
             old, served = main_pid(SERVER, unit), load.counts()["served"]
             on(SERVER, f"systemctl restart {unit}")
-            wait_for(lambda: main_pid(SERVER, unit) not in (0, old), "another one runs")  # noqa: B023
+            new = wait_for(lambda: (now := main_pid(SERVER, unit)) not in (0, old) and now, "another one runs")  # noqa: B023
             wait_for(lambda: load.counts()["served"] > served + 4, "requests are served")  # noqa: B023
+            if unit != "llmgw-server":
+                routers[unit] = new
         old = main_pid(SERVER, "llmgw-server")
         on(SERVER, f"kill -9 {old}")
         wait_for(lambda: main_pid(SERVER, "llmgw-server") not in (0, old), "systemd has started another")
-        wait_for(lambda: lab.fleet.get("server") and not lab.fleet.get("server")["settling"], "it has settled")
+        wait_for(lambda: not lab.fleet.get("server")["settling"], "it has settled")
+    assert {unit: main_pid(SERVER, unit) for unit in routers} == routers, "nobody told them to end"
     lab.fleet.wait_ready()
     assert {node: engines(node) for node in NODES} == before
 
 
-def test_agents_are_upgraded_under_load_and_nothing_fails(lab: Lab) -> None:
-    newer = lab.give(lab.files.newer(NEWER))
-    before = {node: engines(node) for node in NODES}
-    with lab.fleet.load():
-        said = llmgw(f"ctl upgrade --to {newer} --nodes node02,node03")
-    assert "2 of 2" in said, said
-    assert [lab.fleet.node(node)["version"] for node in NODES] == [__version__, NEWER, NEWER, __version__]
-    assert on("node02", "llmgw --version").out.split()[1] == NEWER
-    assert {node: engines(node) for node in NODES} == before
-
-
-def test_a_link_to_the_server_that_is_cut_rebuilds_nothing_and_a_fabrics_manager_may_die_meanwhile(
+def test_a_link_to_the_server_that_is_cut_rebuilds_nothing_while_others_are_upgraded_and_a_fabrics_manager_dies(
     lab: Lab,
 ) -> None:
+    newer = lab.give(lab.files.newer)
     replicas = lab.fleet.replica_ids()
     before = {node: engines(node) for node in NODES}
-    [fabric] = [one for one in lab.fleet.get("fabrics") if one["name"] == "ib-a"]
+    fabric = lab.fleet.fabric("ib-a")
     assert len(fabric["standbys"]) == 1, fabric
-    with lab.fleet.load():
+    with ThreadPoolExecutor() as pool, lab.fleet.load():
         machines.cut("node03", from_server=True)
         over = time.monotonic() + 40
-        wait_for(lambda: lab.fleet.node("node03")["state"] == "unreachable", "it is missed", 40)
+        lab.fleet.wait_state("node03", "unreachable")
+        command = f"ctl upgrade --to {newer} --nodes node03,node01,node02,node04"
+        upgrade = pool.submit(llmgw, command, code=1, timeout_s=250)
         _subnet_manager_dies(lab, fabric)
-        while time.monotonic() < over:
+        while time.monotonic() < over or not upgrade.done():
             assert lab.fleet.replica_ids() == replicas
             time.sleep(0.5)
         machines.heal("node03")
-        wait_for(lambda: lab.fleet.node("node03")["state"] == "ready", "it is back", 60)
+        lab.fleet.wait_state("node03", "ready")
+    said = upgrade.result()
+    assert "3 of 4" in said, said
+    assert "its agent was not there to be asked: node03 is unreachable" in said, said
+    assert [lab.fleet.node(node)["version"] for node in NODES] == [NEWER, NEWER, __version__, NEWER]
     assert lab.fleet.replica_ids() == replicas
     assert {node: engines(node) for node in NODES} == before
 
 
-def _subnet_manager_dies(lab: Lab, before: dict[str, object]) -> None:
+def _subnet_manager_dies(lab: Lab, before: dict[str, Any]) -> None:
     machines.kill("ib-a-sm1")
-    [standby] = before["standbys"]  # type: ignore[misc, attr-defined]
-
-    def after() -> dict[str, object]:
-        [found] = [one for one in lab.fleet.get("fabrics") or [before] if one["name"] == "ib-a"]
-        return dict(found)
-
-    wait_for(lambda: (after()["master"] or {}).get("guid") == standby["guid"], "the standby is master")  # type: ignore
-    now = after()
+    [standby] = before["standbys"]
+    now = wait_for(
+        lambda: (
+            (found := lab.fleet.fabric("ib-a"))["master"] and found["master"]["guid"] == standby["guid"] and found
+        ),
+        "the standby is master",
+    )
     assert now["id"] == before["id"]
     assert now["standbys"] == []
     # The kernel is told by the new master; the simulated one by us.
     for node in ("node01", "node02"):
-        set_sm_lid(FLEET[node].hardware, now["master"]["lid"])  # type: ignore[index]
+        set_sm_lid(FLEET[node].hardware, now["master"]["lid"])
     changes = lab.fleet.get("fabrics/ib-a/changes")["changes"]
     assert [one["after"] for one in changes if one["kind"] == "master changed"] == [standby["guid"]]
     assert "master changed" in llmgw("ctl fabric changes ib-a")
 
 
+def test_the_agent_that_was_skipped_is_upgraded_under_load_and_the_others_are_let_be(lab: Lab) -> None:
+    before = {node: engines(node) for node in NODES}
+    others = {node: main_pid(node, "llmgw-agent") for node in NODES if node != "node03"}
+    with lab.fleet.load():
+        said = llmgw(f"ctl upgrade --to {lab.give(lab.files.newer)}")
+    assert "4 of 4" in said, said
+    assert lab.fleet.node("node03")["version"] == NEWER
+    for node in NODES:
+        assert on(node, "llmgw --version").out.split()[1] == NEWER
+    assert {node: engines(node) for node in NODES} == before
+    assert {node: main_pid(node, "llmgw-agent") for node in others} == others
+
+
 def test_a_node_without_power_is_replaced_on_the_other_fabric(lab: Lab) -> None:
     before = set(engines("node02").values())
     machines.kill("node02")
-    wait_for(
-        lambda: lab.fleet.nodes_of("demo/big") == [["node03", "node04"]] * 2, "both are on the other fabric", 60
-    )
+    lab.fleet.wait_big_on(["node03", "node04"], ["node03", "node04"])
     assert lab.fleet.node("node02")["state"] == "lost"
     lab.fleet.wait_ready()
     with lab.fleet.load():
         pass
     machines.power_on("node02")
-    wait_for(lambda: lab.fleet.node("node02")["state"] == "ready", "it is back", 60)
+    lab.fleet.wait_state("node02", "ready")
     assert before
     assert not before & set(engines("node02").values()), "what had no power does not run"
 
@@ -328,12 +359,10 @@ def test_a_node_without_power_is_replaced_on_the_other_fabric(lab: Lab) -> None:
 def test_a_node_that_was_cut_off_whole_is_replaced_and_one_copy_remains_when_it_is_back(lab: Lab) -> None:
     before = lab.fleet.replica_ids()
     machines.cut("node04")
-    wait_for(
-        lambda: lab.fleet.nodes_of("demo/big") == [["node01", "node02"]] * 2, "both are on the other fabric", 90
-    )
+    lab.fleet.wait_big_on(["node01", "node02"], ["node01", "node02"])
     assert engines("node04"), "nobody can tell them to stop"
     machines.heal("node04")
-    wait_for(lambda: lab.fleet.node("node04")["state"] == "ready", "it is back", 60)
+    lab.fleet.wait_state("node04", "ready")
 
     def shards() -> list[str]:
         return sorted(shard for node in NODES for shard in set(engines(node).values()))
@@ -341,7 +370,7 @@ def test_a_node_that_was_cut_off_whole_is_replaced_and_one_copy_remains_when_it_
     def wanted() -> list[str]:
         return sorted(shard["shard_id"] for one in lab.fleet.ready() for shard in one["shards"])
 
-    wait_for(lambda: shards() == wanted(), "only what is wanted runs", 60)
+    wait_for(lambda: shards() == wanted(), "only what is wanted runs")
     lab.fleet.wait_ready()
     assert [gpus_used_twice(node) for node in NODES] == [[], [], [], []]
     assert not before & {one["replica_id"] for one in lab.fleet.ready("demo/big")}

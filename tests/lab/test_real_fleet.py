@@ -75,7 +75,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     made = Lab(tmp_path_factory.mktemp("lab") / "demo")
     try:
         for name in NODES:
-            wait_for(lambda name=name: made.is_known(name), f"{name} is known whole", 60)  # type: ignore[misc]
+            wait_for(lambda name=name: made.is_known(name), f"{name} is known whole")  # type: ignore[misc]
         yield made
     finally:
         try:
@@ -131,7 +131,7 @@ def test_a_cable_that_was_pulled_is_in_the_maps_changes(lab: Lab) -> None:
 def test_a_replica_of_several_nodes_goes_to_one_leaf_and_explain_says_so(lab: Lab) -> None:
     # By their names alone node01 and node02 would be taken, which share no leaf.
     lab.fleet.ctl("scale", "demo/big", "1")
-    [replica] = wait_for(lambda: lab.fleet.ready("demo/big"), "the replica is ready", 60)
+    [replica] = wait_for(lambda: lab.fleet.ready("demo/big"), "the replica is ready")
     nodes = sorted({shard["node"] for shard in replica["shards"]})
     assert nodes in (["node01", "node03"], ["node02", "node04"])
     assert "one leaf on each rail" in lab.fleet.ctl("explain", "demo/big").stdout

@@ -152,7 +152,7 @@ def _check_here(
 def _program(adapter: EngineAdapter, bin_: str | None, python: str | None) -> tuple[str, HelpRules]:
     """What to run, and how it is asked: what was named, else what this host's agent runs, else the default."""
     from llmgw.cli.agent import DEFAULT_PATHS
-    from llmgw.config.load import load_agent_config
+    from llmgw.config.load import first_there, load_agent_config
     from llmgw.engines.help_rules import help_rules, program_rules
 
     rules = help_rules(adapter.name)
@@ -160,7 +160,7 @@ def _program(adapter: EngineAdapter, bin_: str | None, python: str | None) -> tu
         return bin_, program_rules(rules)
     if python is not None:
         return (python if rules.ask_program else _beside(python, adapter)), rules
-    path = next((path for path in DEFAULT_PATHS if path.exists()), None)
+    path = first_there(DEFAULT_PATHS)
     if path is not None:
         config = load_agent_config(path, os.environ)
         if adapter.offered(config):

@@ -107,7 +107,10 @@ def find_local(environ: Mapping[str, str], cwd: Path, home: Path) -> tuple[str, 
             )
         return str(path), content
     looked: list[str] = []
-    standing = [cwd / "llmgw-state" / ADMIN_FILE, Path("/var/lib/llmgw") / ADMIN_FILE]
+    standing = [Path("/var/lib/llmgw") / ADMIN_FILE]
+    # Whom sudo leaves in a folder that they may not enter has no server there.
+    if os.access(cwd, os.X_OK):
+        standing.insert(0, cwd / "llmgw-state" / ADMIN_FILE)
     demo = _demo(home)
     for path in [*standing, demo] if demo else standing:
         content = _read(path)

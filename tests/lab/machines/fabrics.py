@@ -26,7 +26,7 @@ from tests.lab.machines.processes import end, pids_of, remove_groups, start
 from tests.lab.real_fabric import OPENSM_SETTINGS, UMAD2SIM, has_decided, tool_text
 from tests.lab.site import make_hdr
 
-START_S = 20.0
+START_S = 60.0
 MANAGERS = {f"{fabric}-sm{number}": fabric for fabric in FABRIC_PORTS for number in (1, 2)}
 """Manager → its fabric; the first of two is master."""
 

@@ -16,7 +16,7 @@ from tests.lab.machines.errors import LabError
 from tests.lab.machines.places import ADAPTERS, FLEET, HARDWARE, SERVER, SSH, SSH_CONFIG, SSH_KEY, Machine
 from tests.lab.machines.processes import end, pids_of, remove_groups, run, start
 
-BOOT_S = 30.0
+BOOT_S = 90.0
 # What the kernel of a node with such hardware would have: simulated engines hold GPU memory there.
 _AGENT_DROPIN = f"[Service]\nEnvironment={HARDWARE_ENV}=/{HARDWARE}\n"
 

@@ -14,7 +14,7 @@ from tests.lab.machines.errors import LabError
 from tests.lab.machines.needs import PATH
 from tests.lab.machines.places import MARK, SWITCH
 
-_END_S = 10.0
+_END_S = 30.0
 
 
 def run(*words: str, what: str, timeout_s: float = 30.0) -> str:
