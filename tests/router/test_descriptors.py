@@ -28,6 +28,15 @@ async def ticking(seen, reader, writer) -> None:
     writer.close()
 
 
+async def least_held(process: psutil.Process) -> int:
+    """How many descriptors it always holds: not those of a file that it is just writing."""
+    held = []
+    for _ in range(30):
+        held.append(process.num_fds())
+        await asyncio.sleep(0.01)
+    return min(held)
+
+
 async def streams_on(client: Client) -> None:
     """More events arrive than the buffers can hold."""
     for _ in range(20):
@@ -78,7 +87,7 @@ def test_without_any_descriptor_left_nothing_spins_nothing_breaks_and_it_is_said
             await kept.answer()
             process = psutil.Process(router.process.pid)
             before = resource.prlimit(router.process.pid, resource.RLIMIT_NOFILE)
-            resource.prlimit(router.process.pid, resource.RLIMIT_NOFILE, (process.num_fds(), before[1]))
+            resource.prlimit(router.process.pid, resource.RLIMIT_NOFILE, (await least_held(process), before[1]))
             waiting = [await fleet.client() for _ in range(50)]
             for client in waiting:
                 client.send(HEALTH)
