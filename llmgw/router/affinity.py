@@ -18,6 +18,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from llmgw.router.endpoint import Endpoint
+from llmgw.router.fields import Fields
 
 SHARE_MAX = 1.25
 """No endpoint gets more than so many times its share, rounded up to a whole request."""
@@ -32,6 +33,8 @@ LIKELY_BYTES = 4 * 1024
 
 _MASK = 2**64 - 1
 _SPREAD = 0x9E3779B97F4A7C15  # 2^64 by the golden ratio (Knuth, The Art of Computer Programming, 6.4)
+# What is no UTF-8 must not make another beginning of one and the same.
+_AS_IT_CAME = "surrogateescape"
 _decode_at = json.JSONDecoder().raw_decode
 
 
@@ -106,6 +109,23 @@ def ring_key(endpoints: Sequence[Endpoint]) -> list[tuple[Endpoint, float]]:
     return [(endpoint, endpoint.capacity) for endpoint in endpoints]
 
 
+def point_of(fields: Fields, session: bytes) -> int | None:
+    """`conversation_point` of a request's body and of what its client calls the conversation."""
+    messages = _given(fields.messages)
+    return conversation_point(
+        session=session,
+        user=_given(fields.user),
+        messages=messages,
+        prompt=b"" if messages else _given(fields.prompt) or _given(fields.input),
+    )
+
+
+def _given(raw: msgspec.Raw) -> bytes:
+    """A value as it came. Clients that name what they have nothing of call it null."""
+    value = bytes(raw)
+    return b"" if value == b"null" else value
+
+
 def conversation_point(
     *, session: bytes, user: bytes, messages: bytes, prompt: bytes, headroom: int = MESSAGES_BYTES_MAX
 ) -> int | None:
@@ -131,9 +151,9 @@ def _opening(messages: bytes, headroom: int) -> bytes:
         if opening is not None:
             return opening
     if headroom > LIKELY_BYTES:  # of a long conversation the beginning is enough, nearly always
-        opening = _up_to_the_user(messages[:LIKELY_BYTES].decode("utf-8", "replace"))
+        opening = _up_to_the_user(messages[:LIKELY_BYTES].decode("utf-8", _AS_IT_CAME))
     if opening is None and (headroom <= LIKELY_BYTES or len(messages) > LIKELY_BYTES):
-        opening = _up_to_the_user(messages[:headroom].decode("utf-8", "replace"))
+        opening = _up_to_the_user(messages[:headroom].decode("utf-8", _AS_IT_CAME))
     # No such message, none that ends within the headroom, or no array: its first bytes have to do.
     return messages[:OPENING_BYTES] if opening is None else opening
 
@@ -162,7 +182,7 @@ def _up_to_the_user(text: str) -> bytes | None:
                 at += 1
             message, at = _decode_at(text, at)
             if isinstance(message, dict) and message.get("role") == "user":
-                return text[:at].encode("utf-8", "replace")
+                return text[:at].encode("utf-8", _AS_IT_CAME)
     except (ValueError, IndexError, RecursionError):
         return None
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from llmgw.messages.routes import Outcome
 from llmgw.router.attempts import Attempts
@@ -17,9 +16,6 @@ from llmgw.router.endpoint import Endpoint
 from llmgw.router.errors import ApiError, engine_failed, out_of_time, stream_broke
 from llmgw.router.filters import BadAnswer
 from llmgw.router.request import OWN_ID
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 

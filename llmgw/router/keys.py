@@ -49,7 +49,7 @@ class Keys:
         by_id: dict[str, KeyCaller] = {}
         for route in table.keys if table.keys_required else ():
             caller = before.get(route.id)
-            if caller is None:
+            if caller is None or caller.route.hash != route.hash:  # another secret is another key
                 share = self._shares.get(route.id)
                 caller = KeyCaller(route, self._workers, now, share, self._busy)
                 caller.share(share, self._workers, now)
@@ -57,7 +57,7 @@ class Keys:
                 caller.update(route, now)
             by_id[route.id] = caller
         for key_id, caller in before.items():
-            if key_id not in by_id:
+            if by_id.get(key_id) is not caller:
                 caller.gone = True
                 self._busy.discard(caller)
         self._by_id = by_id

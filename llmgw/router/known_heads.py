@@ -63,10 +63,12 @@ class KnownHeads(Generic[T]):
                 self._put(key, known)
         return known
 
-    def keep(self, key: bytes, made: T) -> None:
-        """Remember it, unless it is too long, or there is more than one length in it."""
-        if len(key) <= HEAD_BYTES_MAX and key.lower().count(b"content-length") <= 1:
-            self._put(key, made)
+    def keep(self, key: bytes, made: T) -> bool:
+        """Remember it, unless it is too long, or there is more than one length in it; True when it is."""
+        if len(key) > HEAD_BYTES_MAX or key.lower().count(b"content-length") > 1:
+            return False
+        self._put(key, made)
+        return True
 
     def _put(self, key: bytes, made: T) -> None:
         if len(self._now) >= self._half:

@@ -70,9 +70,8 @@ def read_head(raw: bytes) -> ResponseHead:
     if known is None:
         known = _parse_head(raw[:-2])
         known.like = known  # and so of every copy
-        if known.framing == LENGTH and length >= 0:
+        if _known.keep(key, known) and known.framing == LENGTH and length >= 0:
             known.before, known.after = key[:begin], key[begin:] + b"\r\n"
-        _known.keep(key, known)
         length = known.length
     again: ResponseHead = known.__copy__()  # type: ignore[attr-defined]  # msgspec does not declare it
     if length >= 0 and known.framing == LENGTH:

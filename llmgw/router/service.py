@@ -11,7 +11,7 @@ from time import monotonic
 
 from llmgw.messages.routes import Outcome, RouterShare, RouteTable
 from llmgw.pki.system_trust import system_context
-from llmgw.router.affinity import conversation_point
+from llmgw.router.affinity import point_of
 from llmgw.router.caller import ANYBODY, Caller
 from llmgw.router.client import ClientConnection
 from llmgw.router.cors import Cors
@@ -102,13 +102,7 @@ class Service:
                 raise unknown_model(fields.model, sorted(n for n in models if caller.may_use(models[n].name)))
             point = None
             if model.pool.ring is not None:
-                messages = bytes(fields.messages)
-                point = conversation_point(
-                    session=request.session,
-                    user=bytes(fields.user),
-                    messages=messages,
-                    prompt=b"" if messages else bytes(fields.prompt) or bytes(fields.input),
-                )
+                point = point_of(fields, request.session)
             now = monotonic()
             request.answer_lines = caller.begin(model.name, now)
             usage = usage_of(request.path, fields, len(request.body))

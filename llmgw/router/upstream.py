@@ -160,12 +160,15 @@ class UpstreamConnection(asyncio.Protocol):
         transport, endpoint, head = self.transport, self.endpoint, parser.head
         assert transport is not None
         idle = endpoint.idle
+        if transport.get_write_buffer_size():
+            # It answered before it had read the request, and perhaps never will: the rest would be kept for it.
+            transport.abort()
+            return
         if (
             not parser.reusable()
             or endpoint.retired
             or len(idle) >= UPSTREAM_IDLE_CONNECTIONS_MAX
             or transport.is_closing()
-            or transport.get_write_buffer_size()
         ):
             transport.close()
             return
@@ -201,7 +204,10 @@ def close_idle(endpoint: Endpoint, now: float) -> None:
 
 
 async def dial(connection: UpstreamConnection, timeout_s: float, context: ssl.SSLContext | None) -> None:
-    """Connect, with TLS where the route says so. Raises OSError (TLS failures are such) or TimeoutError."""
+    """Connect, with TLS where the route says so. Raises OSError (TLS failures are such) or TimeoutError.
+
+    What has ended again by then raises OSError too: nobody was told, since nothing was asked over it yet.
+    """
     route = connection.endpoint.route
     async with asyncio.timeout(timeout_s):
         await asyncio.get_running_loop().create_connection(
@@ -211,3 +217,5 @@ async def dial(connection: UpstreamConnection, timeout_s: float, context: ssl.SS
             ssl=context,
             server_hostname=route.host if context is not None else None,
         )
+    if connection.transport is None or connection.transport.is_closing():
+        raise ConnectionAbortedError("it ended, or bytes came over it, before anything was asked")

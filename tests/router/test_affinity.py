@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 
 from llmgw.messages.routes import RouteEndpoint
-from llmgw.router.affinity import SHARE_MAX, Ring, conversation_point
+from llmgw.router.affinity import SHARE_MAX, Ring, conversation_point, point_of
 from llmgw.router.breaker import FAILURES_TO_OPEN
 from llmgw.router.choice import Pool, share_capacity
 from llmgw.router.endpoint import Endpoint
+from llmgw.router.fields import read_fields
 
 SYSTEM = {"role": "system", "content": 'You are {"a"} helpful assistant. ' * 40}
 
@@ -36,6 +37,10 @@ def endpoints(*concurrency: int | None) -> list[Endpoint]:
 def point(messages: object = None, **fields: bytes) -> int | None:
     text = b"" if messages is None else json.dumps(messages).encode()
     return conversation_point(**{"session": b"", "user": b"", "messages": text, "prompt": b"", **fields})
+
+
+def point_of_body(body: bytes) -> int | None:
+    return point_of(read_fields(body, b"application/json"), b"")
 
 
 def user(text: str) -> dict[str, str]:
@@ -100,6 +105,69 @@ def test_any_messages_have_a_point(messages: bytes, headroom: int) -> None:
 )
 def test_messages_that_are_none_are_told_by_their_first_bytes(messages: bytes) -> None:
     assert conversation_point(session=b"", user=b"", messages=messages, prompt=b"") is not None
+
+
+_texts = st.text(max_size=20) | st.just("y" * 1500) | st.just('"},{"role":"user"}]')
+_contents = _texts | st.lists(st.fixed_dictionaries({"type": _texts, "text": _texts}), max_size=3)
+_messages = st.builds(
+    lambda role, content, last, more: {
+        **more,
+        **({"content": content, "role": role} if last else {"role": role}),
+    },
+    st.sampled_from(["system", "assistant", "user", None, 1, ["user"], {"role": "user"}]),
+    _contents,
+    st.booleans(),
+    st.just({}) | st.just({"messages": [{"role": "user"}], "x": {"role": "user"}}),
+)
+_KEYS = st.sampled_from(['"messages"', '"m\\u0065ssages"', '"\\u006d\\u0065ssages"'])
+
+
+@given(
+    st.lists(_messages | _texts | st.integers() | st.none() | st.lists(_texts, max_size=2), max_size=5),
+    st.lists(_messages, max_size=4),
+    _KEYS,
+    st.sampled_from([",", " , ", ",\n\t"]),
+    st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_conversation_stands_where_its_messages_up_to_the_first_users_put_it(
+    messages: list[object], later: list[object], key: str, comma: str, ascii_only: bool
+) -> None:
+    def body(messages: list[object]) -> bytes:
+        texts = [json.dumps(each, ensure_ascii=ascii_only) for each in messages]
+        hidden = '"metadata":{"messages":[{"role":"user","content":"no"}]},"messages":[7]'
+        return f'{{"model":"m",{hidden},{key}: [ {comma.join(texts)} ]}}'.encode("utf-8", "replace")
+
+    users = [isinstance(each, dict) and each.get("role") == "user" for each in messages]
+    if True not in users:
+        assert point_of_body(body(messages)) is not None
+        return
+    opening = messages[: users.index(True) + 1]
+    expected = point_of_body(body(opening))
+    assert point_of_body(body([*messages, *later])) == expected
+    assert point_of_body(body([*opening, *later, "z" * 5000])) == expected
+    other = [*opening[:-1], {"role": "user", "content": "something that is drawn by nothing"}]
+    assert point_of_body(body(other)) != expected
+
+
+def test_a_conversation_in_a_broken_coding_keeps_its_point_as_it_grows() -> None:
+    def grown(size: int) -> int | None:
+        messages = b'[{"role":"user","content":"\xff\xfe"},"%b"]' % (b"z" * size)
+        return conversation_point(session=b"", user=b"", messages=messages, prompt=b"")
+
+    assert grown(5) == grown(5000)
+
+
+def test_nothing_that_is_called_null_is_still_nothing() -> None:
+    def stands(**named: object) -> int | None:
+        return point_of_body(json.dumps({"model": "m", **named}).encode())
+
+    nothing = {"messages": None, "prompt": None, "input": None, "user": None}
+    assert stands(**nothing) is None
+    assert stands(**nothing | {"input": "a"}) == stands(input="a")
+    assert stands(**nothing | {"prompt": "a"}) == stands(prompt="a")
+    assert stands(**nothing | {"messages": [user("a")]}) == stands(messages=[user("a")])
+    assert stands(input="a") != stands(input="b")
 
 
 def test_points_are_the_same_in_every_router() -> None:

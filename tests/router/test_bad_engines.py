@@ -182,3 +182,30 @@ def test_what_speaks_before_it_is_asked_is_no_engine(play) -> None:
         server.close()
 
     play(scenario)
+
+
+def test_an_engine_that_answers_and_leaves_the_request_unread_keeps_nothing_of_it(play) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        closed = asyncio.Event()
+
+        async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 413 X\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nno")
+            while reader.exception() is None:  # only the connection's end is looked for, nothing is read
+                try:
+                    writer.write(b" ")
+                    await writer.drain()
+                except ConnectionError:
+                    break
+                await asyncio.sleep(0.01)
+            closed.set()
+            writer.close()
+
+        server = await asyncio.start_server(refuse, "127.0.0.1", 0, limit=1024)
+        await fleet.route(model("m", server.sockets[0].getsockname()[1]))
+        answer = await fleet.ask(post(b'{"model":"m","x":"%b"}' % (b"y" * 8_000_000)))
+        assert answer.status == 413
+        await asyncio.wait_for(closed.wait(), 5 * PATIENCE)
+        server.close()
+
+    play(scenario)

@@ -157,6 +157,18 @@ def test_a_key_that_is_revoked_while_its_request_arrives_is_refused() -> None:
     assert again.refusal is not None, "what the connection proved before counts no more"
 
 
+def test_a_connection_that_proved_itself_with_a_secret_that_its_key_has_no_more_is_refused() -> None:
+    made = keys(route())
+    reader = RequestReader(
+        body_bytes_max=10**6, budget=BodyBudget(10**6), may_go_on=lambda: None, identify=made.identify
+    )
+    reader.feed(request(b"authorization: Bearer " + KEY))
+    made.apply(table(route(OTHER), number=2), time.monotonic())
+    for key in (KEY, OTHER):
+        reader.feed(request(b"authorization: Bearer " + key))
+    assert [item.refusal is None for item in reader.queue if isinstance(item, Request)] == [True, False, True]
+
+
 def test_who_came_before_keys_were_asked_for_needs_one_when_the_request_is_whole() -> None:
     made = keys(required=False)
     reader = RequestReader(

@@ -27,6 +27,7 @@ LENGTHS = [
     b"CONTENT-LENGTH: 22",
     b"content-length: 22\r\ncontent-length: 22",
     b"content-length: 22\r\ncontent-length: 3",
+    b"content-length: 3\r\ncontent-length: 22",
     b"content-length: \r\ncontent-length: 22",
     b"content-length: 22\r\ncontent-length: ",
     b"content-length: 3\r\nContent-Length: 22",

@@ -156,3 +156,19 @@ def test_what_is_read_in_one_turn_is_sent_behind_it_in_order() -> None:
         assert behind.startswith(b"HTTP/1.1 404 "), "what is written at once comes behind it all the same"
 
     played(scenario)
+
+
+@pytest.mark.parametrize("ending", [None, b"SSH-2.0-x\r\n"], ids=["closes", "speaks"])
+def test_an_engine_that_ends_a_connection_before_it_is_asked_has_not_had_the_request(
+    ending: bytes | None,
+) -> None:
+    async def scenario(loop: FuzzLoop) -> None:
+        world = World(loop, Limits(), engines=3)
+        world.dial = lambda pipe: pipe.arrive(ending) if len(world.engines) < 3 else None
+        world.pipe.arrive(REQUEST)
+        await world.settle()
+        *ended, third = world.engines
+        assert [engine.out for engine in ended] == [b"", b""]
+        assert third.out.endswith(b'{"model":"m"}'), "two that died on it would have been the last"
+
+    played(scenario)
