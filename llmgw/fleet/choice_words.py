@@ -97,7 +97,7 @@ def why_not(fleet: Fleet, profile: Profile, feasible: Sequence[str], refused: Ma
                 label = name if network[1] is None else f"{name} (the physical fabric {network[1]})"
                 per_fabric[label] = per_fabric.get(label, 0) + 1
     have = ", ".join(f"{count} on {label}" for label, count in sorted(per_fabric.items()))
-    return f"needs {need}; feasible are {have}" + (f"; {tally}" if tally else "")
+    return f"needs {need}; there is only {have}" + (f"; {tally}" if tally else "")
 
 
 def nodes_that(count: int, reason: str) -> str:

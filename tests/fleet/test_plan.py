@@ -179,7 +179,7 @@ def test_every_refusal_can_be_said_of_one_node_and_of_several(reason: str) -> No
     ("changes", "part"),
     [
         ({"gpus_per_node": 16}, "2 nodes have fewer usable GPUs than gpus_per_node"),
-        ({"nodes": 2, "gpus_per_node": 1}, "feasible are 1 on ib-a, 1 on ib-b"),
+        ({"nodes": 2, "gpus_per_node": 1}, "there is only 1 on ib-a, 1 on ib-b"),
         ({"fabric": "ib-z"}, "2 nodes are not on the fabric that the profile names"),
         ({"gpus_per_node": 16, "replicas": 0}, "fewer usable GPUs"),
     ],
