@@ -70,6 +70,10 @@ class Machine(StrEnum):
 
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of one simulated node.")]
+Made = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", help="The folder of one simulated node, or a node of the demo that runs here."),
+]
 
 
 @app.command()
@@ -114,7 +118,7 @@ def hardware(
 
 @app.command()
 def port(
-    directory: Directory,
+    directory: Made,
     adapter: Annotated[str, typer.Argument(metavar="ADAPTER", help="For example mlx5_0.")],
     state: Annotated[
         State,
@@ -127,14 +131,15 @@ def port(
 ) -> None:
     """Take a port down, leave it without a subnet manager, or bring it back, while agents look."""
     from llmgw.sim.hardware import set_port
+    from llmgw.sim.power import hardware_of
 
-    set_port(directory, adapter, state.value, port=number)
+    set_port(hardware_of(directory), adapter, state.value, port=number)
     typer.echo(f"{adapter} port {number} is {state.value}")
 
 
 @app.command()
 def gpu(
-    directory: Directory,
+    directory: Made,
     index: Annotated[int, typer.Argument(metavar="INDEX", help="The GPU's index.")],
     state: Annotated[
         Health,
@@ -146,14 +151,15 @@ def gpu(
 ) -> None:
     """Break a GPU as real ones break, or mend it, while agents look."""
     from llmgw.sim.hardware import set_gpu
+    from llmgw.sim.power import hardware_of
 
-    set_gpu(directory, index, state.value)
+    set_gpu(hardware_of(directory), index, state.value)
     typer.echo(f"GPU {index} is {state.value}")
 
 
 @app.command()
 def machine(
-    directory: Directory,
+    directory: Made,
     state: Annotated[
         Machine,
         typer.Argument(
@@ -164,8 +170,9 @@ def machine(
 ) -> None:
     """Take away what programs need to use adapters, or give it back."""
     from llmgw.sim.hardware import set_machine
+    from llmgw.sim.power import hardware_of
 
-    set_machine(directory, state.value)
+    set_machine(hardware_of(directory), state.value)
     typer.echo(f"the machine is {state.value}")
 
 

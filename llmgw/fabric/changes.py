@@ -92,14 +92,14 @@ def _devices(before: Cabling, after: Cabling) -> list[Change]:
         now = after.devices.get(node)
         if now is None:
             cables = sum(node in (cable.a, cable.b) for cable in before.cables)
-            found.append(_device("gone", node, device, f"is gone, with {cables} cables"))
+            found.append(_device("gone", node, device, f"is gone, with {_count(cables)}"))
         elif now.name != device.name and now.name and device.name:
             what = f"{_label(node, device)} is now called {now.name}"
             found.append(Change("renamed", what, node, None, device.name, now.name))
     for node, device in after.devices.items():
         if node not in before.devices:
             cables = sum(node in (cable.a, cable.b) for cable in after.cables)
-            found.append(_device("new", node, device, f"is new, with {cables} cables"))
+            found.append(_device("new", node, device, f"is new, with {_count(cables)}"))
     return found
 
 
@@ -108,6 +108,10 @@ def _device(how: Literal["gone", "new"], node: str, device: Device, ending: str)
     if device.kind == "switch":
         return Change("switch gone" if how == "gone" else "switch new", what, node)
     return Change("adapter gone" if how == "gone" else "adapter new", what, node)
+
+
+def _count(cables: int) -> str:
+    return "1 cable" if cables == 1 else f"{cables} cables"
 
 
 def _cables(before: Cabling, after: Cabling) -> list[Change]:

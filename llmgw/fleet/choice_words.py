@@ -17,6 +17,8 @@ NAMES_MAX = 4
 """So many leaves or nodes are named; of a large replica the rest is counted."""
 OTHERS_MAX = 3
 """So many choices that were not taken are told."""
+OF_SEVERAL = {"has": "have", "is": "are", "does": "do", "offers": "offer"}
+"""The verbs that filters' sentences begin with, of one node → of several."""
 
 
 def why_these(choices: Sequence[Choice], facts: FabricFacts) -> list[str]:
@@ -84,9 +86,7 @@ def why_not(fleet: Fleet, profile: Profile, feasible: Sequence[str], refused: Ma
     need = f"{profile.nodes} node{'s' if profile.nodes > 1 else ''} with {gpus}"
     if profile.nodes > 1:
         need += " on one fabric"
-    tally = "; ".join(
-        f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}: {reason}" for reason, nodes in refused.items()
-    )
+    tally = "; ".join(nodes_that(len(nodes), reason) for reason, nodes in refused.items())
     if not feasible:
         return f"needs {need}; {tally}"
     per_fabric: dict[str, int] = {}
@@ -97,7 +97,15 @@ def why_not(fleet: Fleet, profile: Profile, feasible: Sequence[str], refused: Ma
                 label = name if network[1] is None else f"{name} (the physical fabric {network[1]})"
                 per_fabric[label] = per_fabric.get(label, 0) + 1
     have = ", ".join(f"{count} on {label}" for label, count in sorted(per_fabric.items()))
-    return f"needs {need}; feasible are {have}" + (f"; {tally}" if tally else "")
+    return f"needs {need}; there is only {have}" + (f"; {tally}" if tally else "")
+
+
+def nodes_that(count: int, reason: str) -> str:
+    """`2 nodes are draining`. `reason`: a filter's sentence, which begins with the verb of one node."""
+    if count == 1:
+        return f"1 node {reason}"
+    verb, rest = reason.split(" ", 1)
+    return f"{count} nodes {OF_SEVERAL.get(verb, verb)} {rest}"
 
 
 def _what_decided(best: Choice, other: Choice) -> str:

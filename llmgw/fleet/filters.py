@@ -21,6 +21,7 @@ class Filter:
     """
 
     reason: str
+    """Said of one node, with its verb first; `choice_words.nodes_that` says it of several."""
     refuses: Refuses
     lasting: bool = False
     detail: Callable[[Node, Wanted], str | None] = lambda node, wanted: None

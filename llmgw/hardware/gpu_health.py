@@ -6,6 +6,7 @@ from llmgw.messages.agent import THROTTLE_REASONS
 
 
 def why_unusable(
+    index: int,
     *,
     error_word: str | None = None,
     reset_required: bool = False,
@@ -13,7 +14,7 @@ def why_unusable(
     uncorrected_ecc: int | None = None,
     row_remap_failed: bool | None = None,
 ) -> str | None:
-    """The reason why a GPU must not be given work, or None.
+    """The reason why the GPU of that index must not be given work, or None.
 
     `error_word` is what the driver answered in place of the GPU's identity or memory (`[Unknown Error]`),
     `recovery_action` what it recommends (`None`, `Reset`, `Reboot`, `Drain P2P`, `Drain and Reset`),
@@ -27,15 +28,22 @@ def why_unusable(
     if reset_required and not action:
         action = "Reset"
     if action:
-        return f"the driver asks for a recovery action: {action}; {_HOW.get(action.lower(), _HOW['reset'])}"
+        how = "reboot this node" if action.lower() == "reboot" else f"stop what runs on it and {reset_of(index)}"
+        return f"the driver asks for a recovery action: {action}; {how}"
     if uncorrected_ecc:
+        errors = "error" if uncorrected_ecc == 1 else "errors"
         return (
-            f"it has had {uncorrected_ecc} uncorrectable memory errors (ECC) since the driver was loaded; "
-            "reset it with nvidia-smi --gpu-reset, and have it replaced when they come back"
+            f"it has had {uncorrected_ecc} uncorrectable memory {errors} (ECC) since the driver was loaded; "
+            f"{reset_of(index)}, and have it replaced when they come back"
         )
     if row_remap_failed:
         return "its memory has no spare rows left (row remapping failed); have it replaced"
     return None
+
+
+def reset_of(index: int) -> str:
+    """What to type. Without an index nvidia-smi resets every GPU of the node, and what runs there ends."""
+    return f"reset it with nvidia-smi -i {index} --gpu-reset"
 
 
 # nvmlClocksEventReason* of nvml.h: SwPowerCap and HwPowerBrakeSlowdown; SwThermalSlowdown and HwThermalSlowdown;
@@ -48,9 +56,3 @@ def throttle_reasons(bits: int | None) -> list[str] | None:
     if bits is None:
         return None
     return [reason for reason in THROTTLE_REASONS if bits & _THROTTLE_BITS[reason]]
-
-
-_HOW = {
-    "reset": "stop what runs on it and reset it with nvidia-smi --gpu-reset",
-    "reboot": "reboot this node",
-}

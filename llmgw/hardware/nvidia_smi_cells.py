@@ -58,6 +58,7 @@ def describe_row(values: Mapping[str, str], *, position: int, asked: Sequence[st
     )
     remap = (_text(values.get("remapped_rows.failure")) or "").lower()
     reason = why_unusable(
+        gpu.index,
         error_word=next(error_words, None),
         reset_required=reset_required,
         recovery_action=_text(values.get("gpu_recovery_action")),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from llmgw.hardware.gpu_health import why_unusable
+from llmgw.hardware.gpu_health import reset_of, why_unusable
 from llmgw.hardware.nvidia_smi_cells import refuse, shown
 from llmgw.messages.agent import Gpu, MigDevice
 
@@ -102,7 +102,7 @@ def _identified(match: re.Match[str], driver: str | None, cuda: str | None) -> G
         cuda_version=cuda,
         uncorrected_ecc=ecc,
     )
-    reason = why_unusable(uncorrected_ecc=ecc)
+    reason = why_unusable(gpu.index, uncorrected_ecc=ecc)
     return refuse(gpu, reason) if reason else gpu
 
 
@@ -124,7 +124,7 @@ def _sensed(gpu: Gpu, match: re.Match[str]) -> Gpu:
         return refuse(
             gpu,
             f"it shows ERR! and is {gpu.utilization_percent} % busy with {gpu.memory_used_mib} MiB in use, so it "
-            "hangs; stop what runs on it and reset it with nvidia-smi --gpu-reset",
+            f"hangs; stop what runs on it and {reset_of(gpu.index)}",
         )
     return gpu
 

@@ -218,6 +218,7 @@ def _read_gpu(nvml: Any, index: int, driver: str | None, cuda: str | None) -> Gp
     )
     remapped = ask(nvml.nvmlDeviceGetRemappedRows, handle)
     reason = why_unusable(
+        index,
         error_word="[GPU is lost]" if asker.lost else None,
         reset_required=asker.reset_required,
         recovery_action=_recovery_action(asker, handle),

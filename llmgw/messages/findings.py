@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Literal
 
 import msgspec
@@ -24,3 +25,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     why: str = ""
     remedy: str = ""
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Errors, then warnings, then notes; in each as they were."""
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))

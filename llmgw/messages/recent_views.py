@@ -43,6 +43,11 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str = ""
     """What its client knows it by (`x-request-id`); empty for what was no whole request."""
 
+    @property
+    def passed_on(self) -> bool:
+        """Whether the engine itself refused or failed: what it said went to the client, and is kept nowhere."""
+        return self.status >= 400 and self.status != 499 and self.error is None and self.endpoint is not None
+
 
 class ModelRates(msgspec.Struct, frozen=True, kw_only=True):
     """A model's requests in the last `window_s` seconds. Percentiles are within 7 %; None: there were none."""

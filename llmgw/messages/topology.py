@@ -212,6 +212,8 @@ class TopologyLive(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Since when no manager answers; None while one does."""
     problems: list[str] = []
     """What is wrong with it, and the cluster's own ports that are down."""
+    errors: list[str] = []
+    """Those of the problems that are errors; the others are warnings."""
 
 
 class TopologyView(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,3 +241,5 @@ class FabricSummary(msgspec.Struct, frozen=True, kw_only=True):
     """`40 switches, 542 adapters, 1114 cables, 1 below its rate`."""
     slow: int = 0
     problems: list[str] = []
+    errors: list[str] = []
+    """Those of the problems that are errors; the others are warnings."""

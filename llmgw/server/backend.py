@@ -30,7 +30,7 @@ from llmgw.messages.admin import (
     ServerView,
     TokenView,
 )
-from llmgw.messages.findings import Finding
+from llmgw.messages.findings import Finding, worst_first
 from llmgw.pki.expiry import CertificateEnd
 from llmgw.server.admin.backend import AdminError
 from llmgw.server.audit.book import AuditBook
@@ -388,7 +388,7 @@ class Backend:
 
     def _findings(self) -> list[Finding]:
         own = [*self._store.findings(), *self.catalog.findings(), *self.upgrades.findings()]
-        return [*own, *self._hub.findings(), *self._problems()]
+        return worst_first([*own, *self._hub.findings(), *self._problems()])
 
     def _now(self) -> float:
         return self._hub.clock.wall()

@@ -195,6 +195,9 @@ def _stuck(fleet: Fleet, moving: dict[str, Move]) -> list[Finding]:
     found = []
     for (model, profile), stuck in by_profile.items():
         names = ", ".join(move.replica_id for move in stuck)
+        on = sorted({node for move in stuck for node in fleet.replicas[move.replica_id].node_ids})
+        drains = [f"`llmgw ctl drain {node} --force`" for node in on if fleet.nodes[node].draining]
+        by_force = " or ".join([*drains, "stop_first in the profile"])
         found.append(
             Finding(
                 check="move-stuck",
@@ -202,8 +205,7 @@ def _stuck(fleet: Fleet, moving: dict[str, Move]) -> list[Finding]:
                 where=f"{model}/{profile}",
                 what=f"{names} cannot be replaced: {stuck[0].sentence}",
                 why="a planned move stops nothing before its replacement is ready, so this waits",
-                remedy="add room or scale something down; `llmgw ctl drain NODE --force`, or stop_first in the "
-                "profile, moves it with a gap",
+                remedy=f"add room or scale something down; {by_force} moves it with a gap",
             )
         )
     return found

@@ -84,7 +84,7 @@ async def _watch(fleet: DemoFleet) -> int:
             try:
                 live.update(await render(fleet), refresh=True)
             except httpx.HTTPError as error:
-                live.update(f"the server does not answer: {error}", refresh=True)
+                live.update(_away(fleet, error), refresh=True)
             await asyncio.sleep(0.5)
 
 
@@ -93,7 +93,7 @@ async def _watch_plainly(fleet: DemoFleet) -> int:
     print(f"API {fleet.api}/v1   admin {fleet.admin}   state {fleet.state}", flush=True)
     print(f"pages {fleet.admin}/admin   token to log in with: {fleet.state / 'admin.json'}", flush=True)
     print(curl_line(fleet.api, "demo/big"), flush=True)
-    seen = 0
+    seen, away = 0, ""
     while True:
         try:
             for item in reversed(await fleet.get("history?limit=100")):
@@ -101,9 +101,17 @@ async def _watch_plainly(fleet: DemoFleet) -> int:
                     seen = item["id"]
                     reason = f": {item['reason']}" if item["reason"] else ""
                     print(f"{item['subject']} {event_words(item)}{reason}", flush=True)
+            away = ""
         except httpx.HTTPError as error:
-            print(f"the server does not answer: {error}", flush=True)
+            if away != (away := _away(fleet, error)):
+                print(away, flush=True)
         await asyncio.sleep(0.5)
+
+
+def _away(fleet: DemoFleet, error: httpx.HTTPError) -> str:
+    """What is said of a server that is not there, and what to type where somebody has killed it."""
+    again = f"llmgw server --config {fleet.folder / 'server.yaml'}"
+    return f"the server does not answer: {error}; routers and engines go on. Start it again: {again}"
 
 
 async def _judge(fleet: DemoFleet, name: str, scenario: Scenario, report: Path | None) -> int:

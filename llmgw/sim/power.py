@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from llmgw.config.errors import SentenceError
-from llmgw.sim.hardware_files import set_power
+from llmgw.sim.hardware_files import MARKER, set_power
 
 
 class PowerError(SentenceError):
@@ -38,6 +38,22 @@ def running_demo(environ: Mapping[str, str] = os.environ) -> Path:
         where = f"LLMGW_STATE is {named}, which is no demo's" if named else "no demo runs here"
         raise PowerError(f"{where}; start one with llmgw demo")
     return folder
+
+
+def hardware_of(named: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the simulated hardware is that somebody named: its folder, a folder with it, or a node of the running
+    demo. What is none of these is given back as it is, for others to refuse."""
+    if (named / MARKER).exists():
+        return named
+    if (named / "hardware" / MARKER).exists():
+        return named / "hardware"
+    if named.exists() or len(named.parts) != 1:
+        return named
+    try:
+        there = running_demo(environ) / named / "hardware"
+    except PowerError:
+        return named
+    return there if (there / MARKER).exists() else named
 
 
 def processes_of(folder: Path, node: str) -> dict[int, str]:

@@ -45,6 +45,14 @@ def test_a_table_says_who_asked_what_answered_and_why_not(served: ServedAdmin, t
     assert "req-1" in rows[3]
 
 
+def test_what_the_engine_itself_refused_says_that_it_did(
+    backend: ScriptedBackend, served: ServedAdmin, tmp_path: Path
+) -> None:
+    backend.recent.tell(Outcome("chat-small", "chat-small-3c4d", 500))
+    done = ctl("requests", "--limit", "1", home=tmp_path, served=served)
+    assert done.stdout.splitlines()[-1].endswith("chat-small-3c4d itself answered 500")
+
+
 @pytest.mark.parametrize(
     ("arguments", "ids"),
     [

@@ -62,6 +62,7 @@ def test_a_new_adapter_and_a_new_name_are_told() -> None:
     made.adapters[0].name = "gpu01 mlx5_0"
     changes = compare(cabling(fat_tree()), cabling(made))
     assert sorted(change.kind for change in changes) == ["adapter new", "renamed"]
+    assert [change.what.endswith("is new, with 1 cable") for change in changes].count(True) == 1
 
 
 def seen(name: str, managers: set[int], switches: set[int] | None = None) -> Observation:

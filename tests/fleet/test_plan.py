@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from llmgw.config.catalog import Catalog
+from llmgw.fleet.choice_words import OF_SEVERAL, nodes_that
+from llmgw.fleet.filters import FILTERS
 from llmgw.fleet.foresight import copied
 from llmgw.fleet.model import ReplicaState
 from llmgw.fleet.plan import plan_catalog, ready_stops
@@ -144,7 +146,7 @@ def test_what_finds_no_room_is_told_with_placement_s_own_reason() -> None:
     planned = plan(world(model(replicas=2, gpus_per_node=2)), model(replicas=5, gpus_per_node=2))
     profile = only(planned)
     assert (profile.starts, profile.unplaced) == (2, 1)
-    assert profile.reason == "needs 1 node with 2 free GPUs; 2 nodes: has too few free GPUs"
+    assert profile.reason == "needs 1 node with 2 free GPUs; 2 nodes have too few free GPUs"
     assert planned.warnings == [f"a/default: 1 replica finds no place now: {profile.reason}"]
     assert profile.never is None
 
@@ -166,12 +168,19 @@ def test_a_roll_without_room_says_so_and_with_stop_first_it_goes() -> None:
     assert (freed.rolls, freed.starts, freed.stops, freed.unplaced) == (2, 0, 0, 0)
 
 
+@pytest.mark.parametrize("reason", [each.reason for each in FILTERS])
+def test_every_refusal_can_be_said_of_one_node_and_of_several(reason: str) -> None:
+    verb, rest = reason.split(" ", 1)
+    assert nodes_that(1, reason) == f"1 node {reason}"
+    assert nodes_that(2, reason) == f"2 nodes {OF_SEVERAL[verb]} {rest}"
+
+
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"gpus_per_node": 16}, "2 nodes: has fewer usable GPUs than gpus_per_node"),
-        ({"nodes": 2, "gpus_per_node": 1}, "feasible are 1 on ib-a, 1 on ib-b"),
-        ({"fabric": "ib-z"}, "2 nodes: is not on the fabric that the profile names"),
+        ({"gpus_per_node": 16}, "2 nodes have fewer usable GPUs than gpus_per_node"),
+        ({"nodes": 2, "gpus_per_node": 1}, "there is only 1 on ib-a, 1 on ib-b"),
+        ({"fabric": "ib-z"}, "2 nodes are not on the fabric that the profile names"),
         ({"gpus_per_node": 16, "replicas": 0}, "fewer usable GPUs"),
     ],
 )

@@ -105,12 +105,16 @@ def test_a_recovery_action_of_the_driver_takes_a_gpu_out(action: str) -> None:
     (gpu,) = parse_gpus(table(row(action=action))).gpus
     assert not gpu.usable
     assert action in (gpu.reason or "")
+    assert ("nvidia-smi -i 0 --gpu-reset" in (gpu.reason or "")) == (action != "Reboot")
 
 
 def test_uncorrectable_memory_errors_take_a_gpu_out() -> None:
     (gpu,) = parse_gpus(table(row(ecc="2"))).gpus
     assert not gpu.usable
     assert "2 uncorrectable memory errors" in (gpu.reason or "")
+    assert "nvidia-smi -i 0 --gpu-reset" in (gpu.reason or ""), "and not every GPU of the node"
+    (gpu,) = parse_gpus(table(row(ecc="1"))).gpus
+    assert "1 uncorrectable memory error (" in (gpu.reason or "")
 
 
 def test_a_failed_row_remapping_takes_a_gpu_out() -> None:

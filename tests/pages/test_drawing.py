@@ -364,10 +364,13 @@ def test_what_is_wrong_and_who_manages_it_is_told_above_the_drawing_as_it_change
 ) -> None:
     assert seen.text("#managers").startswith("managed by node0001 mlx5_0")
     known = alive.known[0]
-    known.problems.append("<b>the master changed</b>")
+    known.problems += ["<b>the master changed</b>", "two names stand for it"]
+    known.errors.append("two names stand for it")
     known.silent_since = time.time()
     seen.news()
     assert "▲ <b>the master changed</b>" in seen.text("#problems").splitlines()
+    assert "✕ two names stand for it" in seen.text("#problems").splitlines()
+    assert "master changed" in seen.text("#problems .warn"), "a warning looks like one"
     assert seen.text("#managers").startswith("managers last seen: ")
     known.problems.clear()
     alive.fleet.nodes.pop("node0005")
@@ -391,7 +394,11 @@ def test_pages_of_words_keep_up_and_say_when_they_cannot(
     link = page.get_by_role("link", name="ib-a")
     link.focus()
     alive.known[0].problems.append("the master changed")
-    after("main", "the master changed")
+    after("main", "▲ the master changed")
+    assert page.locator(".card.doubtful .problems .warn").count() == 1
+    alive.known[0].errors.append("the master changed")
+    after("main", "✕ the master changed")
+    assert page.locator(".card.troubled .problems .warn").count() == 0
     assert link.evaluate("each => each === document.activeElement"), "what was focused still is"
     page.route("**/admin/fabrics", lambda route: route.abort())
     after("#fresh", "No news from the server since")

@@ -107,6 +107,12 @@ def test_a_node_is_drained_by_keyboard_and_the_page_says_so(
         keys.press("Tab")
         keys.press("Enter")
         opened.page.get_by_role("status").get_by_text("drain was done").wait_for()
+        opened.page.wait_for_url("**/admin/nodes/gpu-node-0001")
+        # What was done stays on the page over news, and is not said again to whoever takes its address.
+        fleet.nodes_known[0] = msgspec.structs.replace(fleet.nodes_known[0], reason="its clock is right")
+        fleet.news.happen()
+        opened.page.get_by_text("its clock is right").wait_for()
+        assert opened.page.get_by_role("status").get_by_text("drain was done").is_visible()
         assert opened.page.locator(".state", has_text="draining").is_visible()
         assert opened.page.get_by_text("model-0001: no other node has 4 free GPUs").is_visible()
         assert opened.page.get_by_role("button", name="Undrain").is_visible()

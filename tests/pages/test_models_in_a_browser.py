@@ -326,6 +326,17 @@ def test_a_model_in_trouble_has_no_barriers_and_fits_a_telephone(
     assert wrong == {}
 
 
+def test_on_a_phone_the_history_says_why_without_being_moved(opened: Opened) -> None:
+    for path in ("/admin/history", LARGE):
+        page = go(opened, path)
+        page.set_viewport_size({"width": 400, "height": 950})
+        cells = "[...document.querySelectorAll('.history td')]"
+        right = f"return Math.max(...{cells}.map((each) => each.getBoundingClientRect().right))"
+        assert page.locator(".history td.why").count() > 0
+        assert 0 < opened.ask(right) <= 400
+        page.set_viewport_size({"width": 1600, "height": 950})
+
+
 def test_without_scripts_everything_can_be_read(
     browser: Any, kept: tuple[ScriptedBackend, ServedAdmin], growing: Growing, backend: ScriptedBackend
 ) -> None:

@@ -59,6 +59,11 @@ def tell(backend: ScriptedBackend) -> None:
     )
 
 
+def test_what_the_engine_itself_refused_says_that_it_did(visitor: Visitor, backend: ScriptedBackend) -> None:
+    backend.recent.tell(Outcome("chat-small", "chat-small-3c4d", 500))
+    assert "chat-small-3c4d itself answered 500" in show(visitor)
+
+
 def test_every_request_says_how_it_ended_and_leads_to_where_it_can_be_seen(
     visitor: Visitor, backend: ScriptedBackend
 ) -> None:

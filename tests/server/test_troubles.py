@@ -9,6 +9,7 @@ import msgspec
 
 from llmgw.fleet.actions import StopRollout
 from llmgw.fleet.model import Backoff, NodeState
+from llmgw.messages.findings import Finding
 from llmgw.server.rollback import roll_back
 from tests.server.test_catalog_owner import NOW, Plane, Test, model
 
@@ -42,6 +43,20 @@ def test_a_healthy_fleet_has_no_problems(with_plane: WithPlane) -> None:
     async def body(plane: Plane) -> None:
         assert await problems(plane) == {}
         assert (await the_model(plane))["reason"] is None
+
+    with_plane(body)
+
+
+def test_the_worst_stands_first_whoever_tells_of_it(with_plane: WithPlane) -> None:
+    async def body(plane: Plane) -> None:
+        await plane.apply(model(replicas=50))
+        plane.hub.turn()
+        node = plane.hub.fleet.nodes["n1"]
+        worse = Finding(check="fabric-port-down", severity="error", where="n1 mlx5_0", what="is not offered")
+        node.inventory = msgspec.structs.replace(node.inventory, findings=[worse])
+        told = [finding["severity"] for finding in (await plane.get("server"))["problems"]]
+        assert set(told) == {"error", "warning"}
+        assert told == sorted(told)
 
     with_plane(body)
 
@@ -143,7 +158,7 @@ def test_a_profile_without_a_place_and_one_whose_starts_fail_are_problems(with_p
         plane.hub.turn()
         found = await problems(plane)
         assert "llmgw ctl explain a" in found["profile-unplaced"]["remedy"]
-        assert "has too few free GPUs" in found["profile-unplaced"]["what"]
+        assert "2 nodes have too few free GPUs" in found["profile-unplaced"]["what"]
         form = plane.hub.catalog.models[0].profile_hashes["default"]
         plane.hub.fleet.backoff["a", "default"] = Backoff(3, 1050.0, "rank 0 on n1: CUDA", "a-9", form)
         found = await problems(plane)
@@ -161,7 +176,10 @@ def test_a_roll_without_room_says_so_and_waits(with_plane: WithPlane) -> None:
         await plane.apply(model(args=["--new"]))
         plane.hub.turn()
         why = "nothing else can take it"
-        assert why in (await problems(plane))["move-stuck"]["what"]
+        stuck = (await problems(plane))["move-stuck"]
+        assert why in stuck["what"]
+        assert "stop_first in the profile" in stuck["remedy"]
+        assert "drain" not in stuck["remedy"], "no node is drained"
         assert why in (await the_model(plane))["reason"]
         assert all(why in replica["reason"] for replica in await plane.get("replicas"))
         assert why in (await plane.get("explain?model=a"))["profiles"][0]["summary"]
@@ -196,7 +214,7 @@ def test_a_drain_names_what_cannot_be_moved_and_apart_from_it_what_is_under_way(
         assert len(view["drain_waits"]) == len(view["replicas"])
         both = (await plane.post("nodes/n2/drain")).json()
         assert all("nothing else can take it" in sentence for sentence in both["warnings"])
-        assert "move-stuck" in await problems(plane)
+        assert "`llmgw ctl drain n2 --force`" in (await problems(plane))["move-stuck"]["remedy"]
 
     with_plane(body)
 

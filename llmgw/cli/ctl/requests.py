@@ -124,7 +124,7 @@ def _row(view: RequestView) -> list[str]:
 
 def why(view: RequestView) -> str:
     """Why it failed or was tried again; empty when neither."""
-    parts = [view.error or ""]
+    parts = [f"{view.endpoint} itself answered {view.status}" if view.passed_on else view.error or ""]
     if view.retried_because:
         parts.append(f"tried again since {view.retried_because}")
     if view.retry_refused:

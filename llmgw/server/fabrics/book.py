@@ -15,7 +15,7 @@ from llmgw.fabric.identity import PhysicalFabric
 from llmgw.fabric.managers import Managers
 from llmgw.fabric.records import parse_guid
 from llmgw.messages.agent import Port
-from llmgw.messages.findings import Finding
+from llmgw.messages.findings import Finding, worst_first
 from llmgw.server.fabrics.known import Disagreement, FabricMap, KnownFabric, KnownName
 from llmgw.server.fabrics.manager_changes import (
     MASTER_CHANGED,
@@ -118,7 +118,9 @@ class FabricBook:
         self._look_at_names(init)
         self._forget_nameless()
         for fabric in self.known.values():
-            fabric.problems = [finding.what for finding in self.findings_of(fabric, now)]
+            found = worst_first(self.findings_of(fabric, now))
+            fabric.problems = [finding.what for finding in found]
+            fabric.errors = [finding.what for finding in found if finding.severity == "error"]
 
     def managers_said(self, master: Master, said: Managers, now: float) -> list[FabricChange]:
         """Ports of a master were told this. Returns what changed."""

@@ -200,6 +200,7 @@ def build_live(
         managers_at=known.managers_at,
         silent_since=known.silent_since,
         problems=[*_ports_down(ports), *known.problems],
+        errors=[*_ports_down(ports), *known.errors],
     )
 
 

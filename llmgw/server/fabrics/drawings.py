@@ -152,6 +152,7 @@ class Drawings:
             map_text=map_text(taken.analysis) if taken is not None else None,
             slow=len(taken.analysis.slow) if taken is not None else 0,
             problems=list(known.problems),
+            errors=list(known.errors),
         )
 
 

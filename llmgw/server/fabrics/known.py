@@ -66,6 +66,8 @@ class KnownFabric:
     """Nodes that have a port on it."""
     problems: list[str] = field(default_factory=list)
     """What is wrong with it, in sentences, as of the last look."""
+    errors: list[str] = field(default_factory=list)
+    """Those of the problems that are errors."""
     master_changes: int = 0
     """Since this server started; as are the next."""
     changes: dict[str, int] = field(default_factory=dict)

@@ -79,7 +79,9 @@ def sign(view: RequestView) -> tuple[str, str]:
 def why(view: RequestView) -> str:
     """Why it failed or was tried again, in one line; empty when there is nothing to say."""
     parts = []
-    if view.error and view.status != _CLIENT_LEFT:
+    if view.passed_on:
+        parts.append(f"{view.endpoint} itself answered {view.status}: its output may say why.")
+    elif view.error and view.status != _CLIENT_LEFT:
         parts.append(view.error)
     if view.retried_because:
         parts.append(f"Tried again since {view.retried_because}.")

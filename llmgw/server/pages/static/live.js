@@ -7,6 +7,7 @@ import { tell as tellTimes } from "./ago.js";
 import { morph } from "./morph.js";
 
 const EVENTS = "/admin/events";
+const SAID = "said";
 // The server speaks at least every 30 s.
 const SILENCE_MS = 45_000;
 // Without a stream.
@@ -18,6 +19,8 @@ const GAP_MS = 900;
 const REST = 4;
 
 const main = document.getElementById("main");
+// With the word for what a form has just done, which whoever copies or reloads the address would say again.
+const source = location.href;
 const line = document.getElementById("fresh");
 
 let cameAt = Date.now();
@@ -58,7 +61,7 @@ async function ask() {
   const began = Date.now();
   try {
     const headers = { accept: "text/html", ...(etag === null ? {} : { "if-none-match": etag }) };
-    const answer = await fetch(location.href, {
+    const answer = await fetch(source, {
       headers, credentials: "same-origin", cache: "no-store", redirect: "manual", signal: AbortSignal.timeout(PATIENCE_MS),
     });
     if (answer.type === "opaqueredirect") {
@@ -198,6 +201,12 @@ addEventListener("pageshow", (event) => {
     want();
   }
 });
+
+const plain = new URL(source);
+if (plain.searchParams.has(SAID)) {
+  plain.searchParams.delete(SAID);
+  history.replaceState(history.state, "", plain);
+}
 
 open();
 later(EVERY_MS);

@@ -6,9 +6,14 @@ import { make } from "./elements.js";
 export function showHead({ figures, managers, problems }, live) {
   say(figures, live.map_text ?? "no map yet");
   say(managers, live.managers_text ?? "");
-  const sentences = [live.map_error, ...(live.problems ?? [])].filter(Boolean).map((each) => `▲ ${each}`);
-  const told = [...problems.children].map((each) => each.textContent);
-  if (told.join("\n") !== sentences.join("\n")) problems.replaceChildren(...sentences.map((each) => make("li", {}, each)));
+  const errors = new Set(live.errors ?? []);
+  const wrong = [live.map_error, ...(live.problems ?? [])].filter(Boolean);
+  const lines = wrong.map((each) => (errors.has(each) ? make("li", {}, `✕ ${each}`) : make("li", { class: "warn" }, `▲ ${each}`)));
+  if (worded([...problems.children]) !== worded(lines)) problems.replaceChildren(...lines);
+}
+
+function worded(lines) {
+  return lines.map((each) => each.textContent).join("\n");
 }
 
 function say(element, words) {
