@@ -248,6 +248,8 @@ def test_a_certificate_past_half_its_life_is_renewed_and_shown_from_then_on(tmp_
             agent = site.start_agent(site.write_config(port))
             try:
                 await until(lambda: len(set(site.serials)) == 2, "the new certificate is shown", 20)
+                # It is shown as soon as it is there, maybe while the agent is still registering.
+                await until(lambda: site.registers, "the agent registers", 20)
                 assert Path(site.client["cert"]).read_text() != before
                 assert os.stat(site.client["key"]).st_mode & 0o777 == 0o600
                 assert len(site.registers) == 1

@@ -69,7 +69,7 @@ def test_a_dry_run_tells_what_would_happen_and_changes_nothing(fleet: RunningFle
     assert "replicas 2 → 4" in done.stdout
     assert "replicas: 2 to start, 0 to stop, 0 to roll" in done.stdout
     assert "demo/huge/default: no node known today could ever host it" in done.stderr
-    assert "4 nodes: has fewer usable GPUs than gpus_per_node" in done.stderr
+    assert "4 nodes have fewer usable GPUs than gpus_per_node" in done.stderr
     assert ruling(fleet) == before
     assert {r["replica_id"] for r in fleet.get("replicas")} == running
 

@@ -131,7 +131,7 @@ def test_a_changed_profile_that_does_not_waits_for_room_says_so_and_serves_on(
     assert why in shown(fleet, "replicas")
     status = shown(fleet, "status")
     assert f"WARNING: stay/default: {old} cannot be replaced: {why}" in status
-    assert "stop_first in the profile, moves it with a gap" in status
+    assert "stop_first in the profile moves it with a gap" in status
     assert fleet.chat("stay").status_code == 200
     assert [replica["replica_id"] for replica in fleet.ready("stay")] == [old]
 
