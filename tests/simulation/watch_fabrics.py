@@ -26,6 +26,8 @@ class FabricWatch(AgentWatch):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._down_since: dict[tuple[str, str], float] = {}
+        self._was_down: dict[tuple[str, str], tuple[float, float]] = {}
+        """From when until when it was so the last time."""
         self._ports_told_at: dict[str, float] = {}
         self._cut_off: set[str] = set()
         self._evicted: list[float] = []
@@ -43,18 +45,25 @@ class FabricWatch(AgentWatch):
         self._ports_told_at[node_id] = self._world.now
         for offer in inventory.fabrics:
             if offer.usable:
-                self._down_since.pop((node_id, offer.name), None)
+                since = self._down_since.pop((node_id, offer.name), None)
+                if since is not None:
+                    self._was_down[node_id, offer.name] = (since, self._world.now)
             else:
                 self._down_since.setdefault((node_id, offer.name), self._world.now)
 
     def _forget_ports(self) -> None:
         self._down_since.clear()
+        self._was_down.clear()
         self._ports_told_at.clear()
         self._cut_off.clear()
 
     def _forgive_outages(self, pause_s: float) -> None:
         now = self._world.now
         self._down_since = {key: min(now, at + pause_s) for key, at in self._down_since.items()}
+        self._was_down = {
+            key: (min(now, since + pause_s), min(now, until + pause_s))
+            for key, (since, until) in self._was_down.items()
+        }
         self._ports_told_at = {key: min(now, at + pause_s) for key, at in self._ports_told_at.items()}
 
     def _fabric_event(self, event: Event) -> None:
@@ -80,9 +89,16 @@ class FabricWatch(AgentWatch):
         )
 
     def _down_s(self, replica: Replica) -> float:
-        """For how long some node of it has said so; it may have been another before."""
-        since = [self._down_since.get((node_id, replica.fabric or "")) for node_id in replica.node_ids]
-        return max((self._world.now - at for at in since if at is not None), default=0.0)
+        """For how long, without a break, some node of it has said so; it may have been another before."""
+        sides = [(node_id, replica.fabric or "") for node_id in replica.node_ids]
+        now = self._world.now
+        began = min((self._down_since[side] for side in sides if side in self._down_since), default=now)
+        for since, until in sorted(
+            (self._was_down[side] for side in sides if side in self._was_down), reverse=True
+        ):
+            if since < began <= until:
+                began = since
+        return now - began
 
     def _look_at_outages(self, hub: Hub) -> None:
         """Every so often: what must be out of the rotation is, and what must be given up was."""
