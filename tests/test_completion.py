@@ -37,14 +37,10 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     return {**kept, "HOME": str(home), "PATH": path, "PYTHONPATH": str(ROOT), **more}
 
 
-def installed(home: Path, shell: str) -> Path:
-    """Install from within a shell of that name, as its user would; returns the script that was written."""
-    there = shutil.which(shell)
-    if there is None:  # the name is what is looked at
-        there = str(home / "bin" / shell)
-        Path(there).symlink_to(BASH)
-    done = subprocess.run(
-        [there, "-c", "llmgw --install-completion; echo $status$?"],
+def typed(home: Path, shell: str, line: str) -> subprocess.CompletedProcess[str]:
+    """A shell is given a line, as its user would give it."""
+    return subprocess.run(
+        [shell, "-c", line],
         env=environment(home),
         cwd=home,
         capture_output=True,
@@ -52,6 +48,15 @@ def installed(home: Path, shell: str) -> Path:
         timeout=150,
         check=False,
     )
+
+
+def installed(home: Path, shell: str) -> Path:
+    """Install from within a shell of that name, as its user would; returns the script that was written."""
+    there = shutil.which(shell)
+    if there is None:  # the name is what is looked at
+        there = str(home / "bin" / shell)
+        Path(there).symlink_to(BASH)
+    done = typed(home, there, "llmgw --install-completion; echo $status$?")
     assert done.stderr == ""
     script, _ = WRITTEN[shell]
     assert f"{shell} completion installed in {home / script}" in done.stdout
@@ -69,15 +74,7 @@ def test_completion_is_installed_where_the_shell_looks(home: Path, shell: str) -
 
 def test_another_shells_name_is_refused_and_nothing_is_installed(home: Path) -> None:
     # It was left unread, and the completion of the shell here was installed.
-    done = subprocess.run(
-        [BASH, "-c", "llmgw --install-completion zsh; exit $?"],
-        env=environment(home),
-        cwd=home,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = typed(home, BASH, "llmgw --install-completion zsh; exit $?")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--install-completion takes no 'zsh'" in done.stderr
     assert sorted(path.name for path in home.iterdir()) == ["bin"]
